@@ -3,8 +3,6 @@
 import importlib
 from typing import TYPE_CHECKING
 
-import npgpt.interrupts  # noqa: F401 (before anything that takes long)
-
 if TYPE_CHECKING:
     from npgpt.api import GPT
     from npgpt.errors import UserError

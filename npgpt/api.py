@@ -49,7 +49,7 @@ class GPT:
     seed: of the initial weights, which are the same for all dtypes; None leaves them zero. init: how weights are drawn,
     "gpt2", "half-wpe", "torch" or "normal", see `initialize`. dtype: "float32" or "float64"; also "tf32" (on a GPU) and
     "bfloat16" (with "xla"), which keep float32 parameters and round the factors of matmuls. device: "cpu", "gpu" (or
-    "cuda") or "gpu:N"; with "xla" also "tpu".
+    "cuda") or "gpu:N".
     kernels: what runs the layers. "auto": CuPy on a GPU; on a CPU "numba" if it is installed, else "numpy". "numpy":
     parts of arrays that fit the cache; "numba": compiled loops as well (extra fast); "mkl": Intel's matmuls as well
     (extra mkl); "reference": the plain lines; "xla": compiled by XLA (extra xla).

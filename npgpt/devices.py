@@ -15,11 +15,9 @@ def array_module(device):
 
     "cuda" means "gpu". Raises UserError, with what to do, if CuPy, the driver or the GPU is missing.
     """
-    check_text("device", device)
+    check_device(device)
     if device == "cpu":
         return np
-    known = re.fullmatch(r"(gpu|cuda)(:[0-9]{1,4})?", device)
-    require("device", device, known, '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N"), or "tpu" with --kernels xla')
     try:
         import cupy
         from cupy.cuda import cublas, nvrtc  # noqa: F401 (CuPy loads these libraries at their first use)
@@ -36,6 +34,13 @@ def array_module(device):
     return cupy
 
 
+def check_device(device):
+    """Raise UserError unless this is the name of a device."""
+    check_text("device", device)
+    require("device", device, re.fullmatch(r"cpu|(gpu|cuda)(:[0-9]{1,4})?", device),
+            '"cpu", "gpu" or "gpu:N" (or "cuda", "cuda:N")')
+
+
 def check_tf32(name, capability):
     """Raise UserError if a GPU lacks tf32. capability: CUDA's compute capability, "7.5"; AMD's have names, "gfx90a"."""
     if re.match(r"[1-7]\.", capability):
@@ -44,6 +49,6 @@ def check_tf32(name, capability):
 
 
 def number_of(device):
-    """Return the number in "gpu:N", an int; None is CuPy's current GPU."""
+    """Return the number in "gpu:N", an int; None for "gpu" and "cpu"."""
     number = device.partition(":")[2]
     return int(number) if number else None

@@ -8,7 +8,8 @@ import npgpt
 from npgpt.cli.main import COMMANDS
 
 ROOT = Path(npgpt.__file__).parent
-BOTTOM = {"arrays", "checks", "devices", "display", "download", "errors", "files", "interrupts", "launcher"}   # for all
+# Rooms for all.
+BOTTOM = {"arrays", "checks", "devices", "display", "download", "errors", "files", "interrupts"}
 BELOW = {"layers": set(), "model": {"layers"}, "engine": {"model", "layers"}, "data": set(),
          "checkpoints": {"data", "model"}, **{room: BOTTOM for room in BOTTOM}}
 BELOW["training"] = {"engine", "model", "layers", "checkpoints", "data"}

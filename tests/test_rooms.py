@@ -28,7 +28,6 @@ COMPILED = "npgpt.engine.loops npgpt.engine.few_rows npgpt.engine.matmul"
 
 @pytest.mark.parametrize(("rooms", "command", "says"), [
     ("npgpt.engine.xla", "eval --kernels xla", "No module named 'npgpt.engine.xla'"),
-    ("npgpt.engine.distributed", "info", ""),
     (COMPILED, "eval --kernels numba", "cannot import name 'few_rows'"),
     ("npgpt.study", "sample tiny --max-new-tokens 5", ""),
     ("npgpt.study", "learn", "No module named 'npgpt.study'"),

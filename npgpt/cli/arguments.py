@@ -64,8 +64,7 @@ def given_fields(args, names=MODEL_FIELDS | TRAIN_FIELDS):
 
 
 def add_device_arguments(parser):
-    parser.add_argument("--device", default="cpu", help="cpu (default), gpu or cuda, or gpu:N; with --kernels xla also "
-                                                        "tpu (untested)")
+    parser.add_argument("--device", default="cpu", help="cpu (default), gpu or cuda, or gpu:N")
     parser.add_argument("--threads", type=int, help="CPU threads; by default one for each core (XLA always uses all)")
     parser.add_argument("--kernels", choices=KERNELS, default="auto",
                         help="how the layers run. auto (default): CuPy on a GPU; on a CPU numba if it is installed, "

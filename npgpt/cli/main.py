@@ -9,9 +9,8 @@ import sys
 import warnings
 
 import npgpt
+from npgpt.cli.processes import end_if_failed, is_connected, is_first, launched
 from npgpt.errors import UserError, one_line
-from npgpt.interrupts import EXIT_CODE, interruptible
-from npgpt.launcher import SIZES, first, number_in
 
 COMMANDS = {        # npgpt/cli/<name>.py, which is imported only if it is the command that runs
     "train": "Train a model, or continue a run with --resume.",
@@ -61,41 +60,36 @@ def main(arguments=None):
     """Run a command line, a list of strings (those of the process if None). Returns the exit code."""
     if hasattr(sys.stdout, "reconfigure"):      # a terminal that lacks a character shows a question mark
         sys.stdout.reconfigure(errors="replace")
-    world, code = None, 1
+    code = 1
     try:
-        if number_in(SIZES, 1) > 1:
-            from npgpt.cli.ranks import follow, mpi_world  # imports most of npgpt
-
-            world = mpi_world()
-        follows = world is not None and world.rank > 0
-        args = None if follows else parse(arguments)
-        if world and not follows and args.command != "train":
-            raise UserError(f"npgpt {args.command} runs in one process: start it without mpiexec or srun")
+        args = parse(arguments)
+        if launched()[0] > 1 and not (args.command == "train" and args.kernels == "xla"):
+            raise UserError("only `npgpt train --kernels xla` runs in several processes: start this "
+                            "without mpiexec or srun")
         from npgpt.engine.memory import keep_freed_memory, out_of_memory
 
         keep_freed_memory()
-        with out_of_memory(LESS_MEMORY), interruptible():
+        with out_of_memory(LESS_MEMORY):
             warnings.filterwarnings("ignore", category=RuntimeWarning)  # a model that overflows is reported in one line
-            code = follow(world) if follows else args.function(args)      # None, or 1 if a check failed
+            code = args.function(args)      # None, or 1 if a check failed
         sys.stdout.flush()
         code = code or 0
     except UserError as error:
-        code = fail(error, world=world)
+        code = fail(error)
     except BrokenPipeError:         # `npgpt … | head`: the reader has closed the pipe, which is no error
         sys.stdout, code = None, 0
     except OSError as error:
-        code = fail(error.strerror or error, error.filename, world)
+        code = fail(error.strerror or error, error.filename)
     except MemoryError as error:
-        code = fail(f"out of memory ({error}): {LESS_MEMORY}", world=world)
+        code = fail(f"out of memory ({error}): {LESS_MEMORY}")
     except ImportError as error:
-        code = fail(f"{error}: this installation is incomplete, or the memory is full", world=world)
+        code = fail(f"{error}: this installation is incomplete, or the memory is full")
     except KeyboardInterrupt:
-        if first():
+        if is_first():
             print("interrupted", file=sys.stderr)
-        code = EXIT_CODE
+        code = 130          # what shells report for Ctrl-C
     finally:
-        if world:
-            world.end(code)
+        end_if_failed(code)
     return code
 
 
@@ -120,11 +114,10 @@ def parse(arguments):
     return args
 
 
-def fail(message, subject=None, world=None):
+def fail(message, subject=None):
     """Print one line about what is wrong. Returns the exit code for it."""
     line = f"{one_line(subject, 300)}: {message}" if subject else message
-    if world is None and not first():       # all ranks fail alike: only the first reports it
-        return 0
-    who = f"{world.name}: " if world and world.rank > 0 else ""
-    print(f"npgpt: {who}{one_line(line)}", file=sys.stderr)
+    who = "" if is_first() else f"process {launched()[1]}: "
+    if is_first() or is_connected():        # before they are connected, all processes fail alike
+        print(f"npgpt: {who}{one_line(line)}", file=sys.stderr)
     return 2

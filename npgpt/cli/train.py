@@ -30,7 +30,7 @@ from npgpt.cli.arguments import (
 )
 from npgpt.cli.overfit import overfit
 from npgpt.cli.plot import save_picture
-from npgpt.cli.ranks import distribute, mpi_world, rank_threads
+from npgpt.cli.processes import connected, is_first, launched
 from npgpt.cli.sample import default_prompt, print_samples, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.corpora import CORPORA, open_corpus
@@ -109,14 +109,13 @@ Run = namedtuple("Run", "model train_tokens val_tokens tokenizer options corpus_
 def run(args):
     check_path("--out-dir", args.out_dir)
     if args.backward is None:
-        return train(args)
+        with connected():
+            return train(args)
     check_path("--backward", args.backward)
     if args.kernels == "xla" or array_module(args.device) is not np:
         raise UserError("--backward trains on a CPU only, and by NumPy: leave --device and --kernels out")
     if args.block is not None:
         raise UserError("--backward trains GPT-2's block: leave --block out")
-    if mpi_world():
-        raise UserError("--backward trains in one process: start it without mpiexec or srun")
     from npgpt.study.judge.own_backward import blaming, read_backwards
 
     backwards = read_backwards(args.backward)
@@ -133,11 +132,13 @@ def train(args, backwards=None):
     with contextlib.ExitStack() as stack:
         if args.resume:
             find_checkpoint(args.out_dir)       # raises before a folder that is not a run gets a lock
+        if args.resume and is_first():
             stack.enter_context(locked(args.out_dir))
-            trainer = trainer_of(plan(args), args, backwards)
-        else:
+            tidy(args.out_dir)
+        if not args.resume and is_first():
             check_out_dir(args)
-            trainer = trainer_of(plan(args), args, backwards)
+        trainer = trainer_of(plan(args), args, backwards)
+        if not args.resume and is_first():
             stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
             check_out_dir(args)
         print(f"model: {trainer.model}")
@@ -153,25 +154,47 @@ def train(args, backwards=None):
                 trainer.save()
             raise UserError(f"{error}; stopped at step {trainer.step}, saved; fix it, and continue with: "
                             f"{resume_command(args)}") from None
-        picture = draw_if_possible(args.out_dir) if finished else ""
+        picture = draw_if_possible(args.out_dir) if finished and is_first() else ""
     if finished:
         print_result(trainer, args.out_dir, picture, backwards)
     else:
         print(f"stopped at step {trainer.step}, saved; continue with: {resume_command(args)}")
 
 
+class OneOfMany(Trainer):
+    """The Trainer of one of several processes.
+
+    If a signal reaches one of them, all stop at the next step that is logged.
+    """
+
+    signalled = False
+
+    def request_stop(self):
+        self.signalled = True
+
+    def train_step(self, at=None):
+        record = super().train_step(at)
+        if self.step % self.options.log_interval == 0:
+            from jax.experimental.multihost_utils import process_allgather
+
+            self.stop_requested = bool(process_allgather(self.signalled).any())
+        return record
+
+
 def trainer_of(run, args, backwards):
-    """Return the Trainer of a `Run`, on all ranks and with the learner's `Backwards` if there are any."""
-    distribute(run.model, args)     # before an optimizer is made, and so is the next
+    """Return the Trainer of a `Run`, with the learner's `Backwards` if there are any."""
     if backwards:
         from npgpt.study.judge.own_backward import use
 
         use(backwards, run.model)
         print(backwards.summary(), flush=True)
-    trainer = Trainer(run.model, run.train_tokens, run.val_tokens, run.options, args.out_dir, run.tokenizer,
-                      run.corpus_name, on_evaluation=print_line)
+    trainer_type = Trainer if launched()[0] == 1 else OneOfMany
+    out_dir = args.out_dir if is_first() else None
+    trainer = trainer_type(run.model, run.train_tokens, run.val_tokens, run.options, out_dir,
+                           run.tokenizer, run.corpus_name, on_evaluation=print_line)
     if run.checkpoint:
         trainer.restore(run.checkpoint)
+    if run.checkpoint and is_first():
         if find_checkpoint(args.out_dir, "best").name == f"step-{trainer.best_step:08d}":
             keep_only(args.out_dir, {trainer.step, trainer.best_step})  # after a kill between a save and its clean-up
         drop_metrics_after(args.out_dir, trainer.step)
@@ -254,8 +277,8 @@ def plan(args):
     preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
     *tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer, options.val_fraction)
     config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
-    model = GPT(config, options.seed, options.dtype, args.device, rank_threads(args), args.kernels, options.init,
-                args.freeze or ())
+    model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels,
+                options.init, args.freeze or ())
     return Run(model, *tokens, tokenizer, options, name)
 
 
@@ -264,7 +287,7 @@ def pretrained_model(args, options, model_fields):
     dropouts = {name: value for name, value in model_fields.items() if name in DROPOUTS}
     if "dropout" in dropouts:
         dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}      # the three others follow it unless they are given
-    loaded = load_model(args.init_from, dtype=options.dtype, device=args.device, threads=rank_threads(args),
+    loaded = load_model(args.init_from, dtype=options.dtype, device=args.device, threads=args.threads,
                         kernels=args.kernels, freeze=args.freeze or (), lora_rank=args.lora, lora_alpha=args.lora_alpha,
                         adapter=args.adapter, block=args.block, **dropouts)
     for name in [name for name in model_fields if name not in DROPOUTS]:
@@ -297,7 +320,6 @@ def resumed_run(args):
     """Return the `Run` in --out-dir. Flags may change the training, not the model."""
     if any(each is not None for each in (args.init_from, args.freeze, args.lora, args.lora_alpha, args.adapter)):
         raise UserError("a resumed run keeps its model and what is frozen: leave --init-from, --freeze and --lora out")
-    tidy(args.out_dir)
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir), read_block(args.block))
     state, saved, given = checkpoint.state, options_of(checkpoint), given_fields(args)
     asked = {**(load_preset(args.preset) if args.preset else {}), **given}
@@ -311,7 +333,8 @@ def resumed_run(args):
     options = dataclasses.replace(saved, **given_fields(args, TRAIN_FIELDS))
     args.kernels = kernels_of_run(args, state)
     splits = open_run_tokens(checkpoint, args.corpus, args.data_dir)
-    model = GPT(checkpoint.config, None, options.dtype, args.device, rank_threads(args, state["threads"]), args.kernels,
+    threads = state["threads"] if args.threads is None else args.threads
+    model = GPT(checkpoint.config, None, options.dtype, args.device, threads, args.kernels,
                 freeze=state.get("frozen", ()))
     return Run(model, splits["train"](), splits["val"](), checkpoint.tokenizer, options, state["corpus"]["name"],
                checkpoint)

@@ -14,42 +14,38 @@ from npgpt.engine.tiles import KEPT, QUERIES
 from npgpt.errors import UserError, one_line
 from npgpt.model.parameters import parameter_shapes
 
-# The exchange between ranks:
-ROUND = 1 << 22     # gradient values that a rank sends at a time, which bounds the memory of the exchange
-SENT = 1 << 14      # but at least this many to each rank: smaller messages are dominated by latency
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3      # mallopt's names, from glibc's malloc.h
 # What CuPy raises for a full GPU: type and code, of CUDA (2: no memory) and of cuBLAS (1: cannot start, 3: no memory)
 FULL = ("OutOfMemoryError", None), ("CUDARuntimeError", 2), ("CUBLASError", 1), ("CUBLASError", 3)
 
 
-def training_memory(config, batch_size, threads, itemsize=4, micro_batches=1, ranks=1, trained=None):
-    """Return the peak memory of a training step in each of `ranks` processes: a dict purpose -> bytes.
+def training_memory(config, batch_size, threads, itemsize=4, micro_batches=1, trained=None):
+    """Return the peak memory of a training step: a dict purpose -> bytes.
 
-    batch_size: sequences of `block_size` tokens in each of `micro_batches`; threads: of a rank; itemsize: 4 for
+    batch_size: sequences of `block_size` tokens in each of `micro_batches`; itemsize: 4 for
     float32; trained: number of values that AdamW updates, by default all.
     """
-    parameters, rows = sum(map(math.prod, parameter_shapes(config).values())), -(-batch_size // ranks)
-    sets = number_of_shards(config, rows, config.block_size, threads) * (1 if micro_batches == 1 else 2)
-    memory = {
+    parameters = sum(map(math.prod, parameter_shapes(config).values()))
+    sets = number_of_shards(config, batch_size, config.block_size, threads)
+    if micro_batches > 1:
+        sets *= 2
+    activations = activation_values(config, batch_size, config.block_size, whole=threads == 1)
+    return {
         "parameters": parameters * itemsize,
         "gradients": parameters * sets * itemsize,
-        "AdamW's two moments": 2 * -(-(trained or parameters) // ranks) * itemsize,
-        "activations": activation_values(config, rows, config.block_size, whole=threads == ranks == 1) * itemsize,
+        "AdamW's two moments": 2 * (trained or parameters) * itemsize,
+        "activations": activations * itemsize,
     }
-    if ranks > 1:       # what is sent and what is received at a time, and this rank's chunk of the gradient
-        memory["exchange"] = (2 * min(max(ROUND, SENT * ranks), parameters) + -(-parameters // ranks)) * itemsize
-    return memory
 
 
 def check_training_memory(engine, batch_size, length, micro_batches):
     """Raise UserError if a training step does not fit into this machine's memory. GPUs and XLA say so themselves."""
     params = engine.params
     if params.xp is np and engine.synchronous:
-        ranks, ranks_here = engine.ranks
-        needed = training_memory(dataclasses.replace(params.config, block_size=length), batch_size,
-                                 engine.threads // ranks, params.dtype.itemsize, micro_batches, ranks, params.n_trained)
-        check_memory(ranks_here * sum(needed.values()),
-                     "a training step" + f" of {ranks_here} ranks" * (ranks_here > 1))
+        config = dataclasses.replace(params.config, block_size=length)
+        needed = training_memory(config, batch_size, engine.threads, params.dtype.itemsize,
+                                 micro_batches, params.n_trained)
+        check_memory(sum(needed.values()), "a training step")
 
 
 def activation_values(config, B, T, whole=False):

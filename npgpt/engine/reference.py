@@ -27,9 +27,7 @@ class ReferenceEngine:
 
     adamw_update, gpt_backward, kernels = staticmethod(update.adamw_update), staticmethod(gpt_backward), "reference"
     synchronous = True          # whether results are ready when a call returns
-    shows_gradients = True      # whether a step has the whole gradient on the host
     rng_type: type = np.random.Generator        # of what `dropout_rng` returns
-    ranks = 1, 1                # processes that train together: in all, and on this machine
 
     def __init__(self, params: Parameters, threads: int):
         self.params, self.threads = params, threads
@@ -77,13 +75,13 @@ class ReferenceEngine:
     def step(self, batches, rngs, count, moments, step, on_grads=None):
         """Take a training step; return the loss and the gradient norm.
 
-        on_grads: called with the gradients before the update, if they are whole and on the host. The other arguments
-        and errors are those of `accumulated` and `adamw_step`.
+        on_grads: called with the gradients before the update, if they are on the host. The other
+        arguments and errors are those of `accumulated` and `adamw_step`.
         """
         loss, grads = self.accumulated(batches, rngs, count)
         if is_on_host(loss) and not math.isfinite(loss):
             raise update.NotFiniteError(f"the loss is {loss}")
-        if on_grads and self.shows_gradients:
+        if on_grads and self.synchronous:
             on_grads(grads)
         return loss, self.adamw_step(grads, moments, step)
 
@@ -133,10 +131,10 @@ class ReferenceEngine:
         the parameters become NaN. The bits of the result do not depend on the number of threads.
         """
         gs = [update.slice_of(grads, part) for part in self.slices]
-        norm = update.norm_of(update.square_sums(gs, self.threads))
+        norm = update.norm_of(gs, self.threads)
+        clip = update.clip_factor(norm, step.max_norm)
         p, m, v = (each.flat for each in (self.params, *moments))
-        update.update_slices(step, p, m, v, 0, self.slices, gs, update.clip_factor(norm, step.max_norm), self.threads,
-                             self.adamw_update)
+        update.update_slices(step, p, m, v, self.slices, gs, clip, self.threads, self.adamw_update)
         return norm
 
     @functools.cached_property

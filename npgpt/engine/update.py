@@ -56,12 +56,12 @@ def adamw_update(p, g, m, v, lr, step_size, eps, beta1, beta2, weight_decay, cli
     return p, m, v
 
 
-def slices(params, size=None):
-    """Divide all parameters into parts of at most `size` values: (names, their offset in `flat`, start, end).
+def slices(params):
+    """Divide all parameters into parts: (names, their offset in `flat`, start, end).
 
-    Large arrays are cut, small neighbours joined. size: by default `SLICE`, and on a GPU `GPU_SLICE`.
+    Large arrays are cut, small neighbours joined.
     """
-    size = size or (SLICE if params.xp is np else GPU_SLICE)
+    size = SLICE if params.xp is np else GPU_SLICE
     groups, end = [], 0
     for name in params.flat_names:
         begin, end = end, end + params[name].size
@@ -80,17 +80,17 @@ def slice_of(grads, part):
     return flat[0][start:end] if len(flat) == 1 else np.concatenate(flat)
 
 
-def square_sums(gs, threads):
-    """Return the sum of squares of each slice: so the norm has the same bits on any number of threads."""
-    def some(part):
-        return [float(np.einsum("i,i->", g, g)) if is_on_host(g) else np.vdot(g, g) for g in gs[part]]
+def norm_of(gs, threads):
+    """Return the norm of all gradients as one vector, a scalar; gs: a list of slices.
 
-    return [square for squares in in_threads(some, shares(len(gs), threads)) for square in squares]
+    The slices are summed in order: so the norm has the same bits on any number of threads.
+    """
+    def square_sums(part):
+        return [float(np.einsum("i,i->", g, g)) if is_on_host(g) else np.vdot(g, g)
+                for g in gs[part]]
 
-
-def norm_of(squares):
-    """Return the norm of all gradients as one vector, a scalar, from the sum of squares of each slice."""
-    total = sum(squares)
+    of_threads = in_threads(square_sums, shares(len(gs), threads))
+    total = sum(square for squares in of_threads for square in squares)
     return math.sqrt(total) if is_on_host(total) else np.sqrt(total)
 
 
@@ -104,13 +104,13 @@ def clip_factor(norm, max_norm):
     return min(1.0, factor) if is_on_host(factor) else np.minimum(1.0, factor)
 
 
-def update_slices(step, p, m, v, begin, parts, gs, clip, threads, rule):
-    """Update consecutive slices on several threads. p, m and v are 1-D and begin at the index `begin` of `flat`."""
+def update_slices(step, p, m, v, parts, gs, clip, threads, rule):
+    """Update all slices on several threads. p, m, v: `flat` of the parameters and the moments."""
     step_size, eps = step.corrected()
 
     def update(some):
         for (_, first, start, end), g in zip(parts[some], gs[some], strict=True):
-            there = slice(first + start - begin, first + end - begin)
+            there = slice(first + start, first + end)
             weight_decay = step.weight_decay if first < step.n_decay else 0.0
             rule(p[there], g, m[there], v[there], step.lr, step_size, eps, *step.betas, weight_decay, clip)
 

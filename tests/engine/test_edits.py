@@ -25,30 +25,22 @@ IN_USE = "".join(path.read_text() for room in ("model", "engine") for path in (R
 FILES = {name: Path(getattr(layers, name).__code__.co_filename) for name in layers.__all__ if name.islower()
          and name in IN_USE}        # a new layer need not be in GPT-2
 FILES |= {"adamw_update": ROOT / "engine" / "update.py"}
-ENGINES = ["reference", "numpy", *["numba", "auto", "two ranks"] * (find_spec("numba") is not None),
+ENGINES = ["reference", "numpy", *["numba", "auto"] * (find_spec("numba") is not None),
            *["mkl"] * is_installed(), *["xla"] * (find_spec("jax") is not None)]
 PROGRAM = """
 import json, sys
 import numpy as np
 from npgpt import GPT, AdamW, GPTConfig
-from tests.engine.distributed.world import ranks
 
 config = GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=16, **json.loads(sys.argv[1]))
 idx, targets = np.random.default_rng(0).integers(0, 11, (2, 4, 8))
 
-def last_loss(model):
+for engine in sys.argv[2:]:
+    model = GPT(config, threads=2, kernels=engine)
     optimizer = AdamW(model.params, lr=0.02, engine=model.engine)
     for _ in range(4):
         loss, _ = optimizer.train_step([(idx, targets)], [None], targets.size, max_norm=1.0)
-    return float(loss)
-
-for engine in sys.argv[2:]:
-    if engine == "two ranks":
-        with ranks(2, config, "float32") as model:
-            loss = last_loss(model)
-    else:
-        loss = last_loss(GPT(config, threads=2, kernels=engine))
-    print(json.dumps([engine, loss]), flush=True)
+    print(json.dumps([engine, float(loss)]), flush=True)
 """
 
 

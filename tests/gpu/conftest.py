@@ -14,8 +14,8 @@ def device_of(kernels):
     """Return the device of a test's models. Skips the test if there is none."""
     try:
         if kernels == "xla":
-            from npgpt.engine.xla.devices import find_devices
-            find_devices("gpu")
+            from npgpt.engine.xla.devices import devices_of
+            devices_of("gpu")
         else:
             array_module("gpu")
     except UserError as error:

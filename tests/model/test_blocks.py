@@ -21,7 +21,6 @@ from npgpt.model.block import read_block
 from npgpt.model.transformer import block_backward, block_forward, block_parameters
 from tests import strict_cupy
 from tests.cases import CPU_KERNELS, MODERN, SMALL, B, C, T, V
-from tests.engine.distributed.world import ranks
 from tests.helpers.runs import refused
 from tests.torch_gpt import assert_equal, torch_loss, torch_parameters, unit_scale
 
@@ -89,21 +88,15 @@ def test_the_modern_block_is_torchs(kernels):
 
 def trained(block, engine):
     """The losses of 20 steps in float32."""
-    def losses(model):
-        optimizer = AdamW(model.params, lr=0.01, engine=model.engine)
-        steps = (optimizer.train_step([(IDX, TARGETS)], [None], TARGETS.size, max_norm=1.0) for _ in range(20))
-        return [float(loss) for loss, _ in steps]
-
-    if engine == "two ranks":
-        with ranks(2, model_of(block).config, "float32") as model:
-            return losses(model)
     model = model_of(block, "reference" if engine == "own" else engine, "float32")
     if engine == "own":
         model.use_engine(ReferenceEngine(model.params, 2))
-    return losses(model)
+    optimizer = AdamW(model.params, lr=0.01, engine=model.engine)
+    steps = (optimizer.train_step([(IDX, TARGETS)], [None], TARGETS.size, max_norm=1.0) for _ in range(20))
+    return [float(loss) for loss, _ in steps]
 
 
-@pytest.mark.parametrize("engine", [*KERNELS[1:], "own", "two ranks"])
+@pytest.mark.parametrize("engine", [*KERNELS[1:], "own"])
 def test_each_engine_trains_with_the_lines_of_the_file(engine, tmp_path):
     others = [MODERN, edited(tmp_path, "silu = gate * sigmoid", "silu = gate * sigmoid * 1.5")]
     plain, other = (trained(block, "reference") for block in others)
@@ -482,13 +475,6 @@ def test_a_batch_whose_texts_depend_on_each_other_is_not_divided(tmp_path, capsy
         for name, array in right.items():
             np.testing.assert_allclose(found[name], array, 1e-9, 1e-9 * abs(array).max(), err_msg=name)
     assert capsys.readouterr().err.count("depend on each other in tiny.py") == (kernels in CPU_KERNELS)
-
-
-def test_ranks_do_not_divide_a_batch_whose_texts_depend_on_each_other(tmp_path):
-    config = model_of(tiny(tmp_path, *MIXED["the size"])).config
-    with pytest.raises(UserError, match="depend on each other in tiny.py, so ranks cannot divide it"):
-        with ranks(2, config):
-            pass
 
 
 ON_TWO = """

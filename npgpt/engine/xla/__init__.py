@@ -1,4 +1,4 @@
-"""The XLA engine: the lesson's own lines, compiled for all devices of JAX: CPUs, GPUs, TPUs.
+"""The XLA engine: the lesson's own lines, compiled for a CPU, or for one or many GPUs.
 
     lines.py    the lesson's files, loaded a second time with `np` = `jax.numpy`
     replaced.py layers that are replaced

@@ -23,11 +23,9 @@ def replaced(ops, config, dtype):
         causal = config.causal and config.block_size > KEPT and as_tested(
             "causal_mask", "gpt_forward", "block_forward", "self_attention_forward")
         attention = attention_in_blocks(*attention, causal, dtype)
-    gelu_tanh = recomputed(ops.gelu_tanh_forward, ops.gelu_tanh_backward, dtype)
-    gelu_exact = recomputed(ops.gelu_exact_forward, ops.gelu_exact_backward, dtype)
+    gelu = recomputed(ops.gelu_tanh_forward, ops.gelu_tanh_backward, dtype)
     return table(ops, attention_forward=attention[0], attention_backward=attention[1],
-                 gelu_tanh_forward=gelu_tanh[0], gelu_tanh_backward=gelu_tanh[1],
-                 gelu_exact_forward=gelu_exact[0], gelu_exact_backward=gelu_exact[1])
+                 gelu_tanh_forward=gelu[0], gelu_tanh_backward=gelu[1])
 
 
 def with_head_in_loss(ops):
@@ -88,7 +86,7 @@ def attention_in_blocks(forward, backward, causal, dtype):
 
 
 def recomputed(forward, backward, dtype):
-    """Return GELU that caches only x, rounded as for matmuls, and recomputes tanh or phi in the backward."""
+    """Return GELU that caches only x, rounded as for matmuls; its backward recomputes tanh."""
     def gelu_forward(x):
         y, _ = forward(x)
         return y, rounded(dtype, x)
