@@ -110,15 +110,6 @@ def engine_cases(kernels=CPU_KERNELS, cores=None):
             for by in kernels for case in layer_cases(lambda config, by=by: CPUEngine(Parameters(config), 2, by).ops)]
 
 
-@contextlib.contextmanager
-def uncompiled():
-    """Within it, Numba's loops are plain Python. Yields them, name -> function, whose code a mutant may replace."""
-    from npgpt.engine import few_rows
-    loops = {name: value.py_func for name, value in vars(few_rows).items() if hasattr(value, "py_func")}
-    with mock.patch.multiple(few_rows, **loops, prefetch=id):
-        yield loops
-
-
 def layer_calls(function):
     """Return function(), and how often it calls each layer in this thread: {("gelu_tanh_forward", shape of x): n}."""
     calls, folder = Counter(), str(Path(layers.__file__).parent)

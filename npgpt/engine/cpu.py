@@ -7,8 +7,6 @@
 """
 
 import functools
-import platform
-from pathlib import Path
 
 import numpy as np
 
@@ -30,11 +28,6 @@ from npgpt.model.transformer import gpt_forward
 BY = {"numpy": "", "numba": ", loops by Numba", "mkl": ", loops by Numba, matmuls by MKL"}
 
 
-def is_intel():
-    cpuinfo = Path("/proc/cpuinfo")
-    return "GenuineIntel" in (cpuinfo.read_text() if cpuinfo.exists() else platform.processor())
-
-
 def is_installed():
     import importlib.metadata  # here, because it takes long
 
@@ -50,7 +43,7 @@ def cpu_kernels(kernels="auto"):
         try:
             import numba
 
-            from npgpt.engine import few_rows, matmul  # noqa: F401 (these rooms may be deleted)
+            from npgpt.engine import matmul  # noqa: F401 (these rooms may be deleted)
             from npgpt.engine.loops import lines  # noqa: F401
             if numba.config.DISABLE_JIT:
                 raise ImportError("NUMBA_DISABLE_JIT is set")
@@ -69,9 +62,9 @@ class CPUEngine(ReferenceEngine):
 
     def __init__(self, params, threads, kernels="numpy"):
         super().__init__(params, threads)
-        lesson, losses, few_rows, matmul = layers, {}, None, None
+        lesson, losses, matmul = layers, {}, None
         if kernels != "numpy":
-            from npgpt.engine import few_rows, matmul  # import Numba
+            from npgpt.engine import matmul
             from npgpt.engine.loops.lines import compile_lines
             lesson = table(**{name: compile_lines(getattr(layers, name)) for name in layers.__all__ if name.islower()})
             losses = {"forward": compile_lines(layers.cross_entropy_forward, donated=("logits",)),
@@ -91,11 +84,8 @@ class CPUEngine(ReferenceEngine):
             pairs |= {name: seen_as(matmul.Intel, *pairs[name]) for name in ("linear", "head", "attention")}
         for name in ("linear", "head"):
             if as_tested(f"{name}_forward"):
-                forward, backward = in_eights(pairs[name][0]), pairs[name][1]
-                if kernels != "numpy" and (name == "head" or is_intel()):       # on AMD's CPUs, OpenBLAS with eight
-                    multiply = few_rows.times_transposed if name == "head" else few_rows.times      # rows is as fast
-                    forward = few_rows.by_loops(multiply, forward)
-                pairs[name] = forward, backward
+                forward, backward = pairs[name]
+                pairs[name] = in_eights(forward), backward
         if as_tested("attention_forward", "attention_backward"):
             pairs["attention"] = in_tiles(*pairs["attention"])
         replaced = {f"{name}_{way}": function for name, both in pairs.items()
