@@ -48,8 +48,8 @@ def test_a_model_is_run_in_parts():
                      "cross_entropy_forward": {(4, 11), (3, 11)}}
 
 
-@pytest.mark.parametrize("smallest", [0, 1, 2, 500])
-@pytest.mark.parametrize("vocab_size", [1, 8, ONE_HOT_LIMIT, ONE_HOT_LIMIT + 1, 700])
+@pytest.mark.parametrize("smallest", [0, 2])
+@pytest.mark.parametrize("vocab_size", [1, ONE_HOT_LIMIT, ONE_HOT_LIMIT + 1])
 def test_the_embeddings_gradient_equals_the_lessons(vocab_size, smallest):
     """Whatever the smallest token is: the sums of a large vocabulary begin where the sorted tokens change."""
     rng = np.random.default_rng(0)

@@ -25,7 +25,7 @@ IN_USE = "".join(path.read_text() for room in ("model", "engine") for path in (R
 FILES = {name: Path(getattr(layers, name).__code__.co_filename) for name in layers.__all__ if name.islower()
          and name in IN_USE}        # a new layer need not be in GPT-2
 FILES |= {"adamw_update": ROOT / "engine" / "update.py"}
-ENGINES = ["reference", "numpy", *["numba", "auto", "two ranks"] * (find_spec("numba") is not None),
+ENGINES = ["reference", "numpy", *["numba", "two ranks"] * (find_spec("numba") is not None),
            *["mkl"] * is_installed(), *["xla"] * (find_spec("jax") is not None)]
 PROGRAM = """
 import json, sys
