@@ -3,9 +3,10 @@
     python tools/mutate.py                                  every line of every backward
     python tools/mutate.py linear_backward head_backward    only these
 
-Each mutant of mutants.py replaces the function, and the tests that call the function run until one fails. A mutant that
-passes all tests is either a gap in the tests ("missed") or equivalent: the line computes the same. Equivalent mutants are listed in `equivalent.txt`, each with the reason. The exit code is 1 if
-one is missed.
+Each mutant of mutants.py replaces the function, and the tests that call the function run until one
+fails. A mutant that passes all tests is either a gap in the tests ("missed") or equivalent: the
+line computes the same. Equivalent mutants are listed in `equivalent.txt`, each with the reason. The
+exit code is 1 if one is missed.
 
 Needs the extra `test`, and a system with fork: each mutant runs in a forked child.
 """
@@ -67,7 +68,7 @@ def tests():
     items, found = [], {}
     collector = types.SimpleNamespace(pytest_collection_finish=lambda session: items.extend(session.items))
     if pytest.main(["--collect-only", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=",
-                    "-k", "not mkl and not small_mistakes",
+                    "-k", "not small_mistakes",
                     "--rootdir", str(ROOT), *(str(ROOT / path) for path in TESTS)], [collector]):
         sys.exit("the tests cannot be collected: run pytest to see why")
     for item in items:

@@ -1,8 +1,8 @@
 """Engines run the model's lines, which know nothing about them.
 
 `reference` calls each line once on whole arrays; `gpu` does so by CuPy; `cpu` runs them on parts
-that fit the cache, on several threads, as loops that `loops` compiles from them, and with the
-matmuls of `matmul`, if these are installed; `xla` compiles them for any device of
+that fit the cache, on several threads, as loops that `loops` compiles from them, if Numba is
+installed; `xla` compiles them for any device of
 JAX; `distributed` runs one of these in each of many processes. Only `reference` and `cpu` are
 needed: the other rooms may be deleted. `activations` runs the lines with hooks that record arrays.
 If an edited function would be replaced or run on parts, `sources` notices, and its own lines run.

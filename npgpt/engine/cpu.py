@@ -3,7 +3,7 @@
 * Batch shards: each thread runs forward and backward on its part of the batch, with a single-threaded BLAS. If the
   gradients of a shard are larger than its activations, the batch stays whole, and the threads work inside the layers.
 * Row blocks for LayerNorm, GELU and the loss; tiles for attention; a matmul or a sort for the embedding's gradient.
-* kernels "numba": compiled loops instead of NumPy's operators; "mkl": Intel's matmuls as well, if asked for.
+* kernels "numba": compiled loops instead of NumPy's operators.
 """
 
 import functools
@@ -13,7 +13,7 @@ import numpy as np
 from npgpt import layers
 from npgpt.engine.embedding import ONE_HOT_LIMIT, fast_embedding_backward, tied_gpt_backward
 from npgpt.engine.memory import number_of_shards
-from npgpt.engine.ops import seen_as, table, with_lora, without_caches
+from npgpt.engine.ops import table, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.row_blocks import in_row_blocks, row_blocks
 from npgpt.engine.sources import as_tested, say_once
@@ -25,35 +25,26 @@ from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.masks import draw_masks
 from npgpt.model.transformer import gpt_forward
 
-BY = {"numpy": "", "numba": ", loops by Numba", "mkl": ", loops by Numba, matmuls by MKL"}
-
-
-def is_installed():
-    import importlib.metadata  # here, because it takes long
-
-    return any(importlib.metadata.distributions(name="mkl"))
+BY = {"numpy": "", "numba": ", loops by Numba"}
 
 
 def cpu_kernels(kernels="auto"):
-    """Return the kernels to use on this machine's CPU: "numpy", "numba" or "mkl"; "auto" is numba if Numba works.
+    """Return the kernels to use on this machine's CPU: "numpy" or "numba"; "auto" is numba if Numba works.
 
-    Raises UserError, naming the extra, if what another choice needs does not work.
+    Raises UserError, naming the extra, if Numba is asked for and does not work.
     """
     if kernels != "numpy":
         try:
             import numba
 
-            from npgpt.engine import matmul  # noqa: F401 (these rooms may be deleted)
-            from npgpt.engine.loops import lines  # noqa: F401
+            from npgpt.engine.loops import lines  # noqa: F401 (this room may be deleted)
             if numba.config.DISABLE_JIT:
                 raise ImportError("NUMBA_DISABLE_JIT is set")
         except Exception as error:          # a broken Numba raises anything
             if kernels == "auto":
                 return "numpy"
-            raise UserError(f"--kernels {kernels} needs Numba ({error}): pip install "
-                            f'"npgpt[{"mkl" if kernels == "mkl" else "fast"}]", or use --kernels numpy') from None
-    if kernels == "mkl" and not is_installed():
-        raise UserError('--kernels mkl needs Intel\'s MKL: pip install "npgpt[mkl]", or use --kernels numpy')
+            raise UserError(f'--kernels numba needs Numba ({error}): pip install "npgpt[fast]", '
+                            "or use --kernels numpy") from None
     return "numba" if kernels == "auto" else kernels
 
 
@@ -62,9 +53,8 @@ class CPUEngine(ReferenceEngine):
 
     def __init__(self, params, threads, kernels="numpy"):
         super().__init__(params, threads)
-        lesson, losses, matmul = layers, {}, None
+        lesson, losses = layers, {}
         if kernels != "numpy":
-            from npgpt.engine import matmul
             from npgpt.engine.loops.lines import compile_lines
             lesson = table(**{name: compile_lines(getattr(layers, name)) for name in layers.__all__ if name.islower()})
             losses = {"forward": compile_lines(layers.cross_entropy_forward, donated=("logits",)),
@@ -80,8 +70,6 @@ class CPUEngine(ReferenceEngine):
                       if as_tested(f"{name}_forward", f"{name}_backward")}
             if as_tested("linear_forward"):
                 pairs["linear"] = linear_forward_in_place, layers.linear_backward
-        elif kernels == "mkl":
-            pairs |= {name: seen_as(matmul.Intel, *pairs[name]) for name in ("linear", "head", "attention")}
         for name in ("linear", "head"):
             if as_tested(f"{name}_forward"):
                 forward, backward = pairs[name]

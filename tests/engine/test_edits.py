@@ -17,7 +17,6 @@ import pytest
 import npgpt
 from npgpt import GPT, GPTConfig, layers
 from npgpt.engine import sources
-from npgpt.engine.cpu import is_installed
 from npgpt.model import transformer
 
 ROOT = Path(npgpt.__file__).parent
@@ -26,7 +25,7 @@ FILES = {name: Path(getattr(layers, name).__code__.co_filename) for name in laye
          and name in IN_USE}        # a new layer need not be in GPT-2
 FILES |= {"adamw_update": ROOT / "engine" / "update.py"}
 ENGINES = ["reference", "numpy", *["numba", "two ranks"] * (find_spec("numba") is not None),
-           *["mkl"] * is_installed(), *["xla"] * (find_spec("jax") is not None)]
+           *["xla"] * (find_spec("jax") is not None)]
 PROGRAM = """
 import json, sys
 import numpy as np

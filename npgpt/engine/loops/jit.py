@@ -20,8 +20,9 @@ def jit(function, source):
     """Compile a function for the types of each first call. source: its text. It runs without Python's lock.
 
     No array that it writes to may share memory with another one. Otherwise LLVM would check that at run time, and take
-    a slower path with other bits, depending on where the arrays lie. There is no fastmath: each operation rounds as NumPy's;
-    if a * b - c were fused, the softmax's largest score would not be 0 after its maximum was subtracted.
+    a slower path with other bits, depending on where the arrays lie. Without fastmath each
+    operation rounds as NumPy's: if a * b - c were fused, the softmax's largest score would not be 0
+    after its maximum was subtracted.
     """
     def customized(flags):
         flags.noalias = True
