@@ -48,7 +48,7 @@ TEMPLATES = {
 REDUCTIONS = {np.sum: "sum", np.mean: "mean", np.max: "max"}
 KNOWN = {
     function.__name__
-    for function in (*TEMPLATES, *REDUCTIONS, np.where, np.take_along_axis, np.put_along_axis)
+    for function in (*TEMPLATES, *REDUCTIONS, np.where, np.take_along_axis)
     if function
 } | {"abs"}
 OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%"}
@@ -64,7 +64,7 @@ class Node:
 
     rows: 0, PART or FULL; columns: whether it varies over them; kind: of its dtype, "f", "b", or
     "i" of an index; reduction: "sum", "mean" or "max" along a row, "rows" for a sum over all rows,
-    "take" for one value of each row; put: (index, value), which replaces the value of one column.
+    "take" for one value of each row.
     """
 
     rows: int
@@ -75,7 +75,6 @@ class Node:
     kind: str = "f"
     reduction: str = ""
     name: str = ""
-    put: tuple = ()
 
     @property
     def is_number(self):
@@ -132,11 +131,11 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             return self.trace.combined(WHERE, function, *arguments)
         if function in REDUCTIONS and isinstance(arguments[0], Traced):
             return arguments[0].reduced(REDUCTIONS[function], *arguments[1:], **options)
-        if options != {"axis": -1} or function not in (np.take_along_axis, np.put_along_axis):
+        if options != {"axis": -1} or function is not np.take_along_axis:
             raise UnfitError
-        x, index, *value = arguments
+        x, index = arguments
         if not all(
-            isinstance(each, Traced) and each.node and not each.is_flat for each in (x, index)
+            isinstance(each, Traced) and each.node and not each.is_flat for each in arguments
         ):
             raise UnfitError
         if (
@@ -145,25 +144,11 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             or index.node.columns
             or index.node.kind != "i"
             or x.node.kind != "f"
-            or x.node.put
         ):
             raise UnfitError
-        like = function(np.copy(x.like), index.like, *map(like_of, value), axis=-1)
-        if function is np.take_along_axis:
-            node = Node(FULL, False, "", (x.node, index.node), x.node.stage, reduction="take")
-            return Traced(self.trace, node, like)
-        new = self.trace.node(*value)
-        if (
-            x.home
-            or x.node.template is None
-            or new.columns
-            or new.kind != "f"
-            or new.rows
-            and value[0].is_flat
-        ):
-            raise UnfitError
-        x.node = Node(FULL, True, "{}", (x.node,), x.node.stage, put=(index.node, new))
-        return None
+        node = Node(FULL, False, "", (x.node, index.node), x.node.stage, reduction="take")
+        like = np.take_along_axis(x.like, index.like, axis=-1)
+        return Traced(self.trace, node, like)
 
     def reshape(self, *shape):
         """Return the rows of all leading axes as one axis: x.reshape(-1, C)."""
@@ -326,7 +311,7 @@ class Trace:
         if type(value) in (int, float):
             return Node(0, False, literal(value))
         node = getattr(value, "node", None)
-        if node is None or node.reduction == "rows" or node.put:  # these are known after the loop
+        if node is None or node.reduction == "rows":  # known after the loop
             raise UnfitError
         return node
 
