@@ -39,7 +39,6 @@ class State:
         self.waits = []                     # places that waited for the GPU
         self.copies = []                    # places of matmuls, one for each operand that CuPy copies before
         self.atomics = []                   # places that sum in any order
-        self.blocks = []                    # (shape, axis, thread blocks) of sums over leading axes
         self.math_modes = {}                # handle -> cuBLAS's math mode
         self.cublas_status = 0              # with which the next matmul fails
         self.compute_type = linalg.COMPUTE_TYPE_DEFAULT     # CuPy's, for 2-D matmuls of float32

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, layers
-from npgpt.arrays import to_host
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.data.tokenizers import make_tokenizer
 from npgpt.engine import update
@@ -128,16 +127,13 @@ def test_adamw_needs_little_memory(monkeypatch):
     assert state.peak - before < 5 * 4 * (1 << 14) + made.params.flat.nbytes / 2
 
 
-def test_sums_over_rows_fill_the_gpu():
-    """An H100 has 132 multiprocessors; CuPy's own sum would start 24 blocks."""
+def test_sums_over_rows_are_numpys():
     rows = np.random.default_rng(0).integers(-9, 10, (8192, 768)).astype(np.float32)        # sums without rounding
     there = strict_cupy.cupy.asarray(rows).view(type=array_type())
     for options in ({"axis": 0}, {"axis": 0, "keepdims": True}, {"axis": 1}, {}):
         found = there.sum(**options)
         np.testing.assert_array_equal(found.get(), rows.sum(**options))
         assert type(found) is strict_cupy.ndarray
-    model(lm_head_bias=True).loss_and_grads(*np.zeros((2, 16, 8), int))         # 128 rows in each layer
-    assert all(shape[0] <= 64 or blocks > 132 for shape, _, blocks in strict_cupy.gpu.blocks)
 
 
 @pytest.mark.parametrize(("B", "T", "V"), [(1, 1, 3), (1, 17, 1), (3, 7, 5)])
@@ -182,22 +178,6 @@ def test_an_edited_line_trains_instead_of_what_replaces_it(monkeypatch, capsys):
     found, expected = (model(device).loss_and_grads(idx, targets)[1] for device in ("gpu", "cpu"))
     assert "embedding_backward was edited" in capsys.readouterr().err
     assert_equal(found["wte.weight"], expected["wte.weight"])
-
-
-def test_forward_and_backward_and_what_is_saved(tmp_path):
-    there, here = model(), model("cpu")
-    (idx, targets), = batches()
-    logits, loss = there.forward(idx, targets)
-    expected, expected_loss = here.forward(idx, targets)
-    assert_equal(logits, expected)
-    assert loss == pytest.approx(expected_loss)
-    grads, expected = there.backward(), here.backward()
-    for name in expected:
-        assert_equal(grads[name], expected[name])
-    there.save_pretrained(tmp_path)
-    for device in ("cpu", "gpu"):
-        again = GPT.from_pretrained(tmp_path, dtype="float64", device=device)
-        np.testing.assert_array_equal(to_host(again.params.flat), there.params.flat.get())
 
 
 def test_generation_waits_once_a_token():

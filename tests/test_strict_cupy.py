@@ -227,13 +227,7 @@ def test_memory(xp):
         xp.ones(1501)
 
 
-def test_what_is_slow_or_differs_from_run_to_run(xp):
-    a = xp.zeros((64, 8192, 7))
+def test_a_sum_in_any_order_is_recorded(xp):
+    a = xp.zeros((2, 3, 7))
     np.add.at(a[0], xp.asarray(np.array([0, 0])), 1.0)
     assert len(gpu.atomics) == 1 and gpu.atomics[0].startswith(f"{__file__}:") and float(a[0, 0, 0]) == 2.0
-    for axis in (0, (0, 1), (1, 0), -3):
-        a.sum(axis), a.sum(axis=axis)
-    for axis in (None, 1, 2, -1, (0, 2), (0, 1, 2)):        # for these CuPy has CUB, or no leading axis is summed
-        a.sum(axis=axis), a.T.sum(axis=0)
-    expected = [(a.shape, axis, blocks) for axis, blocks in ((0, 1792), ((0, 1), 2), ((1, 0), 2), (-3, 1792))]
-    assert gpu.blocks == [each for each in expected for _ in range(2)]

@@ -10,7 +10,7 @@ from npgpt.engine.sources import say_once
 from tests.helpers.lines import assert_alike, defined
 
 pytest.importorskip("numba", reason="compiles the loops; it is in the extras fast and test")
-from npgpt.engine.loops.check import CALLS, Checked
+from npgpt.engine.loops.check import Checked
 from npgpt.engine.loops.lines import compile_lines
 from npgpt.engine.loops.segment import kernel
 from npgpt.engine.loops.write import Loop
@@ -83,26 +83,6 @@ def test_a_bug_of_the_compiler_costs_no_number(bug, planted, monkeypatch, capfd)
         and "line 2, computes something else than NumPy" in told
         and "report" in told
     )
-
-
-def test_a_bug_at_the_hundredth_call_is_noticed_and_then_nothing_is_compared(
-    planted, capfd, monkeypatch
-):
-    function, rng, calls = defined(LINES), np.random.default_rng(0), []
-    compiled, compared = compile_lines(function), Checked.compared
-
-    def counted(checked, values, always):
-        calls.append(checked.calls)
-        if checked.calls == CALLS[-1]:
-            checked.function = lambda x, w: (x * 2.0, x)
-        return compared(checked, values, always)
-
-    monkeypatch.setattr(Checked, "compared", counted)
-    for _ in range(120):
-        given = arguments(rng)
-        expected = function(*(each.copy() for each in given))
-        assert_alike(compiled(*given), expected, 1e-12)
-    assert calls == [*CALLS] and capfd.readouterr().err.count("computes something else") == 1
 
 
 def test_other_sizes_are_no_new_kinds_but_other_equalities_are(planted, monkeypatch):

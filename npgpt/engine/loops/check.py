@@ -1,9 +1,9 @@
 """Compare compiled loops with NumPy: a mistake of the compiler costs speed, never numbers.
 
-At the first two calls with new kinds of arguments, and at the hundredth, the lines also run by
-NumPy, on copies of the arguments. If anything differs, the lines run by NumPy from then on, and a
-line on standard error says so. With NPGPT_CHECK_LOOPS=always in the environment every call is
-compared, and a difference is an error; with =never none is.
+At the first two calls with new kinds of arguments the lines also run by NumPy, on copies of the
+arguments. If anything differs, the lines run by NumPy from then on, and a line on standard error
+says so. With NPGPT_CHECK_LOOPS=always in the environment every call is compared, and a difference
+is an error; with =never none is.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from numba.core.errors import NumbaError
 from npgpt.engine.sources import say_once
 
 LOCK = threading.Lock()
-CALLS = 1, 2, 100  # that are compared
+CALLS = 2  # that are compared
 TOLERANCE = {4: 1e-4, 8: 1e-9}  # bytes of a float: of the largest number
 WIDER = {4: np.float64, 8: np.longdouble}
 TINY = np.finfo(float).tiny
@@ -32,10 +32,9 @@ class Checked:
     def __call__(self, *values):
         self.calls += 1
         when = os.environ.get("NPGPT_CHECK_LOOPS")
-        if when == "always" or self.calls in CALLS and when != "never":
+        if when == "always" or self.calls <= CALLS and when != "never":
             return self.compared(values, when == "always")
-        if self.calls > CALLS[-1]:  # from now on it is called without this
-            self.part.replace(self, self.function)
+        self.part.replace(self, self.function)  # from now on it is called without this
         return self.function(*values)
 
     def compared(self, values, always):
