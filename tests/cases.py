@@ -1,6 +1,6 @@
 """The layers under test: the lessons at several settings, at unit scale, and the same functions in torch.
 
-The tests run every case against torch, against finite differences and in float32, with two tables of operations: the
+The tests run every case against torch and in float32, with two tables of operations: the
 lesson's, `npgpt.layers`, and the CPU engine's, cut into parts so small that there are several of everything.
 """
 

@@ -3,7 +3,6 @@
 import ctypes
 import sys
 import threading
-import warnings
 import weakref
 from types import SimpleNamespace
 
@@ -157,9 +156,6 @@ def set_math_mode(handle, mode):
 
 
 def set_compute_type(dtype, compute_type):
-    if compute_type == linalg.COMPUTE_TYPE_TF32 and int(gpu.compute_capability) < 80:
-        warnings.warn("COMPUTE_TYPE_TF32 needs capability 8.0. COMPUTE_TYPE_DEFAULT will be used.", stacklevel=2)
-        compute_type = linalg.COMPUTE_TYPE_DEFAULT
     gpu.compute_type = compute_type
 
 

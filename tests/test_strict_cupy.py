@@ -138,27 +138,6 @@ def test_what_gemm_refuses(xp, changes, error):
         gemm(xp, a, b, c, alpha=a.data.ptr)
 
 
-FAST = cublas.CUBLAS_COMPUTE_32F_FAST_TF32
-
-
-@pytest.mark.parametrize(("compute_type", "mode", "gemm_type", "capability", "expected"), [
-    ("TF32", 0, None, "90", "tf32 float32 float32"), ("DEFAULT", 3, None, "90", "tf32 tf32 tf32"),
-    ("FP32", 0, FAST, "80", "float32 float32 tf32"), ("FP32", 3, FAST, "75", "float32 float32 float32")])
-def test_the_precision_of_matmuls(xp, compute_type, mode, gemm_type, capability, expected):
-    """Of a 2-D `@`, a batched one, and gemmStridedBatchedEx: TF32 by the compute type or by the math mode."""
-    gpu.compute_capability, handle = capability, xp.cuda.Device().cublas_handle
-    linalg.set_compute_type(np.float32, getattr(linalg, f"COMPUTE_TYPE_{compute_type}"))
-    cublas.setMathMode(handle, mode)
-    assert cublas.getMathMode(handle) == mode
-    *_, a, b, c = operands(xp, dtype="float32")
-    products = (lambda: a[0] @ a[0].T, lambda: a @ a.swapaxes(1, 2),
-                lambda: gemm(xp, a, b, c, computeType=gemm_type or cublas.CUBLAS_COMPUTE_32F))
-    for product, ndim, precision in zip(products, (2, 3, 3), expected.split(), strict=True):
-        gpu.precisions.clear()
-        product()
-        assert gpu.precisions == {(precision, ndim)}
-
-
 @pytest.mark.parametrize(("line", "copies"), [
     ("m @ m.T", 0), ("m[:, ::2] @ m[::2, ::2].T", 2), ("b @ m.T", 1), ("b.swapaxes(0, 2) @ m.T", 2),
     ("m @ m.astype('float32')", 1), ("b[1:] @ b[1:]", 0)])
