@@ -56,28 +56,27 @@ def functions_under_test():
 
 
 def tests():
-    """Return name -> function without arguments for each test of `TESTS` whose only fixture is cupy or monkeypatch."""
+    """Return name -> function without arguments for each of `TESTS` with no fixtures but monkeypatch and cupy."""
     import pytest
 
     from tests import strict_cupy
 
-    def patched(test, needs, **arguments):
+    def patched(test, needs, on_gpu, **arguments):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            test(**arguments, **{needs: strict_cupy.install(monkeypatch) if needs == "cupy" else monkeypatch})
+            given = {"monkeypatch": monkeypatch, "cupy": on_gpu and strict_cupy.install(monkeypatch)}
+            test(**arguments, **{name: given[name] for name in needs})
 
     items, found = [], {}
     collector = types.SimpleNamespace(pytest_collection_finish=lambda session: items.extend(session.items))
     if pytest.main(["--collect-only", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=",
-                    "-k", "not small_mistakes",
                     "--rootdir", str(ROOT), *(str(ROOT / path) for path in TESTS)], [collector]):
         sys.exit("the tests cannot be collected: run pytest to see why")
     for item in items:
         arguments = item.callspec.params if hasattr(item, "callspec") else {}
         needs = {*inspect.signature(item.obj).parameters} - {*arguments}
-        if not needs:
-            found[item.nodeid] = functools.partial(item.obj, **arguments)
-        elif needs in ({"cupy"}, {"monkeypatch"}):
-            found[item.nodeid] = functools.partial(patched, item.obj, *needs, **arguments)
+        if needs <= {"monkeypatch", "cupy"}:
+            on_gpu = "cupy" in item.fixturenames
+            found[item.nodeid] = functools.partial(patched, item.obj, needs, on_gpu, **arguments)
     return found
 
 
