@@ -71,8 +71,6 @@ class Segment:
             function = self.build(dict(zip(self.names, values, strict=True)))
             checked = self.checked and function is not self.plain
             self.patterns[alike] = Checked(self, function) if checked else function
-        if len(self.known) > 99 * MOST_KINDS:
-            self.known.clear()
         return self.known.setdefault(key, self.patterns.get(alike, self.plain))
 
     def build(self, values):

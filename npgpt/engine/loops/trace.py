@@ -240,12 +240,6 @@ def literal(number):
     return f"({text})" if text[0] == "-" else text
 
 
-def is_plain(array):
-    """Return whether an array computes as NumPy's own do, unlike masked arrays and matrices."""
-    names = "__array_ufunc__", "__array_function__", "__mul__"
-    return all(getattr(type(array), name) is getattr(np.ndarray, name) for name in names)
-
-
 class Trace:
     """The graph of the lines so far. values: name -> value of an argument; module: the lines'
     global names.
@@ -261,7 +255,6 @@ class Trace:
             if isinstance(each, np.ndarray)
             and each.ndim
             and each.size
-            and each.dtype.isnative
             and each.dtype in (np.float32, np.float64)
         ]
         if not floats:
@@ -283,7 +276,7 @@ class Trace:
             return value
         if is_number(value):
             return Number(self, Node(0, False, name=name), value, name)
-        if not isinstance(value, np.ndarray) or not value.ndim or not is_plain(value):
+        if not isinstance(value, np.ndarray) or not value.ndim:
             return Traced(self, None, None, name)
         *leading, columns = (1,) * (len(self.shape) - value.ndim) + value.shape
         rows = (
@@ -295,7 +288,6 @@ class Trace:
         )
         fits = (
             len(leading) + 1 == len(self.shape)
-            and value.dtype.isnative
             and columns in (1, self.shape[-1])
             and all(size in (1, whole) for size, whole in zip(leading, self.shape, strict=False))
             and (value.dtype == self.dtype or value.dtype.kind in "biu")
