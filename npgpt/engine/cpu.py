@@ -56,18 +56,34 @@ class CPUEngine(ReferenceEngine):
         lesson, losses = layers, {}
         if kernels != "numpy":
             from npgpt.engine.loops.lines import compile_lines
-            lesson = table(**{name: compile_lines(getattr(layers, name)) for name in layers.__all__ if name.islower()})
-            losses = {"forward": compile_lines(layers.cross_entropy_forward, donated=("logits",)),
-                      "backward": compile_lines(layers.cross_entropy_backward, donated=("probs",))}
-            self.adamw_update, block = compile_lines(adamw_update), params.config.block
-            self.config = params.config.with_block(compile_lines(block.forward), compile_lines(block.backward))
+            lesson = table(**{
+                name: compile_lines(getattr(layers, name))
+                for name in layers.__all__
+                if name.islower()
+            })
+            losses = {
+                "forward": compile_lines(layers.cross_entropy_forward, donated=("logits",)),
+                "backward": compile_lines(layers.cross_entropy_backward, donated=("probs",)),
+            }
+            self.adamw_update = compile_lines(adamw_update)
+            block = params.config.block
+            self.config = params.config.with_block(
+                compile_lines(block.forward),
+                compile_lines(block.backward),
+            )
         losses["in_blocks"] = as_tested("cross_entropy_forward", "cross_entropy_backward")
         self.kernels, self.cross_entropy = kernels, functools.partial(loss_in_blocks, **losses)
-        pairs = {name: (getattr(lesson, f"{name}_forward"), getattr(lesson, f"{name}_backward"))
-                 for name in ("layernorm", "gelu_tanh", "gelu_exact", "linear", "head", "attention")}
+        by_rows = "layernorm", "gelu_tanh", "gelu_exact"
+        pairs = {
+            name: (getattr(lesson, f"{name}_forward"), getattr(lesson, f"{name}_backward"))
+            for name in (*by_rows, "linear", "head", "attention")
+        }
         if kernels == "numpy":
-            pairs |= {name: in_row_blocks(*pairs[name]) for name in ("layernorm", "gelu_tanh", "gelu_exact")
-                      if as_tested(f"{name}_forward", f"{name}_backward")}
+            pairs |= {
+                name: in_row_blocks(*pairs[name])
+                for name in by_rows
+                if as_tested(f"{name}_forward", f"{name}_backward")
+            }
             if as_tested("linear_forward"):
                 pairs["linear"] = linear_forward_in_place, layers.linear_backward
         for name in ("linear", "head"):
@@ -76,12 +92,15 @@ class CPUEngine(ReferenceEngine):
                 pairs[name] = in_eights(forward), backward
         if as_tested("attention_forward", "attention_backward"):
             pairs["attention"] = in_tiles(*pairs["attention"])
-        replaced = {f"{name}_{way}": function for name, both in pairs.items()
-                    for way, function in zip(("forward", "backward"), both, strict=True)}
+        replaced = {}
+        for name, (forward, backward) in pairs.items():
+            replaced[f"{name}_forward"] = forward
+            replaced[f"{name}_backward"] = backward
         if as_tested("embedding_backward"):
             replaced["embedding_backward"] = fast_embedding_backward
-            large, lora = params.config.vocab_size > ONE_HOT_LIMIT, params.config.lora_rank
-            tied = params.config.tie_word_embeddings and large and not lora
+            config = params.config
+            large = config.vocab_size > ONE_HOT_LIMIT
+            tied = config.tie_word_embeddings and large and not config.lora_rank
             if tied and as_tested("gpt_backward"):
                 self.gpt_backward = tied_gpt_backward
         self.in_place = as_tested("gpt_forward", "head_forward")    # edited lines may keep logits
