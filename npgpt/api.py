@@ -51,8 +51,8 @@ class GPT:
     "bfloat16" (with "xla"), which keep float32 parameters and round the factors of matmuls. device: "cpu", "gpu" (or
     "cuda") or "gpu:N".
     kernels: what runs the layers. "auto": CuPy on a GPU; on a CPU "numba" if it is installed, else "numpy". "numpy":
-    parts of arrays that fit the cache; "numba": compiled loops as well (extra fast); "mkl": Intel's matmuls as well
-    (extra mkl); "reference": the plain lines; "xla": compiled by XLA (extra xla).
+    parts of arrays that fit the cache; "numba": compiled loops as well (extra fast); "reference": the plain
+    lines; "xla": compiled by XLA (extra xla).
     threads: how many cores `loss_and_grads`, `evaluate` and generation use on a CPU, by default all; with 1, "auto" is
     "reference", and every layer runs once on whole arrays. XLA always uses all cores of the process.
     freeze: parameters that are not trained, by name or prefix, "wte,wpe,h.0": they have no gradients and no moments.

@@ -1,6 +1,6 @@
 """The layers under test: the lessons at several settings, at unit scale, and the same functions in torch.
 
-The tests run every case against torch, against finite differences and in float32, with two tables of operations: the
+The tests run every case against torch and in float32, with two tables of operations: the
 lesson's, `npgpt.layers`, and the CPU engine's, cut into parts so small that there are several of everything.
 """
 
@@ -17,7 +17,7 @@ from unittest import mock
 import numpy as np
 
 from npgpt import GPTConfig, layers
-from npgpt.engine.cpu import CPUEngine, is_installed
+from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.threads import using_cores
 from npgpt.model.parameters import Parameters
 from npgpt.study.lessons.lesson import Lesson, map_arrays
@@ -30,7 +30,7 @@ B, T, C, H, V, *_ = SIZES
 # Functions that give an array another layout in memory: C's, Fortran's, with gaps, backwards.
 LAYOUTS = [np.copy, np.asfortranarray, lambda array: np.repeat(array, 2, axis=-1)[..., ::2],
            lambda array: np.flip(np.flip(array).copy())]
-CPU_KERNELS = ["numpy", *["numba"] * (find_spec("numba") is not None), *["mkl"] * is_installed()]
+CPU_KERNELS = ["numpy", *["numba"] * (find_spec("numba") is not None)]
 MODERN = Path(__file__).parents[1] / "tools" / "examples" / "modern_block.py"      # with parameters of its own
 SMALL = {"vocab_size": V, "block_size": T + 2, "n_layer": 2, "n_head": H, "n_embd": C}
 
@@ -102,21 +102,14 @@ def small_parts(row_bytes=4 * C * 8, queries=2, tile_bytes=4 * T * 8, kept=512, 
         yield
 
 
-def engine_cases(kernels=CPU_KERNELS, cores=None):
+def engine_cases(cores=2):
     """Return `layer_cases`, in the same order, by the CPU engine in small parts, once with each kernels."""
-    # MKL has one core: beside torch's threads, its own take seconds.
-    return [dataclasses.replace(case, name=f"{case.name}, in parts by {by}",
-                                parts=functools.partial(small_parts, cores=cores or 2 - (by == "mkl")))
-            for by in kernels for case in layer_cases(lambda config, by=by: CPUEngine(Parameters(config), 2, by).ops)]
+    def ops_by(kernels):
+        return lambda config: CPUEngine(Parameters(config), 2, kernels).ops
 
-
-@contextlib.contextmanager
-def uncompiled():
-    """Within it, Numba's loops are plain Python. Yields them, name -> function, whose code a mutant may replace."""
-    from npgpt.engine import few_rows
-    loops = {name: value.py_func for name, value in vars(few_rows).items() if hasattr(value, "py_func")}
-    with mock.patch.multiple(few_rows, **loops, prefetch=id):
-        yield loops
+    parts = functools.partial(small_parts, cores=cores)
+    return [dataclasses.replace(case, name=f"{case.name}, in parts by {kernels}", parts=parts)
+            for kernels in CPU_KERNELS for case in layer_cases(ops_by(kernels))]
 
 
 def layer_calls(function):

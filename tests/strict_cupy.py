@@ -9,7 +9,6 @@ records what is slow or differs from run to run. Random numbers are those of Num
 
 import functools
 import inspect
-import math
 import operator
 import sys
 from types import ModuleType, SimpleNamespace
@@ -101,27 +100,10 @@ def call(name, *args, **named):
         raise ValueError("kind can only be None or 'stable'")
     if name == "argsort":
         named["kind"] = "stable"
-    if name == "sum":
-        record_blocks(given[0], given[1] if given[1:] else named.get("axis"))
     result = getattr(np, name)(*given, **{key: from_gpu(value) for key, value in named.items()})
     if name == "empty":
         result.fill(np.nan if result.dtype.kind == "f" else 77)
     return of_first_subclass(result, args if name in ("where", "triu") else ())     # these two are ufuncs in CuPy
-
-
-def record_blocks(array, axis):
-    """Record how many thread blocks CuPy starts for a sum over leading axes, which CUB cannot do."""
-    n = array.ndim if axis is None else np.size(axis)
-    if n == array.ndim or {*np.atleast_1d(axis) % array.ndim} != {*range(n)} or array.flags.f_contiguous:
-        return
-    contiguous = 1
-    for size, stride in zip(array.shape[:n - 1:-1], array.strides[:n - 1:-1], strict=True):
-        if stride != contiguous * array.itemsize:
-            break
-        contiguous *= size
-    columns = max(min(contiguous, 32), 512 // max(1, math.prod(array.shape[:n])))
-    columns = 1 << (columns // 2).bit_length()              # of a block, with 512 threads
-    gpu.blocks.append((array.shape, axis, -(-math.prod(array.shape[n:]) // columns)))
 
 
 def record_matmul(a, b):

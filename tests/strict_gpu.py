@@ -3,7 +3,6 @@
 import ctypes
 import sys
 import threading
-import warnings
 import weakref
 from types import SimpleNamespace
 
@@ -39,7 +38,6 @@ class State:
         self.waits = []                     # places that waited for the GPU
         self.copies = []                    # places of matmuls, one for each operand that CuPy copies before
         self.atomics = []                   # places that sum in any order
-        self.blocks = []                    # (shape, axis, thread blocks) of sums over leading axes
         self.math_modes = {}                # handle -> cuBLAS's math mode
         self.cublas_status = 0              # with which the next matmul fails
         self.compute_type = linalg.COMPUTE_TYPE_DEFAULT     # CuPy's, for 2-D matmuls of float32
@@ -158,9 +156,6 @@ def set_math_mode(handle, mode):
 
 
 def set_compute_type(dtype, compute_type):
-    if compute_type == linalg.COMPUTE_TYPE_TF32 and int(gpu.compute_capability) < 80:
-        warnings.warn("COMPUTE_TYPE_TF32 needs capability 8.0. COMPUTE_TYPE_DEFAULT will be used.", stacklevel=2)
-        compute_type = linalg.COMPUTE_TYPE_DEFAULT
     gpu.compute_type = compute_type
 
 

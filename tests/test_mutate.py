@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from npgpt.layers import linear
-from npgpt.study.gradcheck.source import read_source
 from tests.helpers.mutation import mutants, mutate
 
 pytestmark = pytest.mark.slow
@@ -21,8 +20,3 @@ def test_a_mutant_is_caught_if_a_test_fails(mutated, caught):
 
     mutant = next(each for each in mutants.mutants(linear.linear_backward) if each.mutated == mutated)
     assert mutate.is_caught(mutant, linear.linear_backward, [run]) == caught
-
-
-def test_mutants_are_made_of_every_statement():
-    statements = {each.first for each in read_source(linear.linear_backward).statements}
-    assert {mutant.line for mutant in mutants.mutants(linear.linear_backward)} == statements

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, layers
-from npgpt.arrays import to_host
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.data.tokenizers import make_tokenizer
 from npgpt.engine import update
@@ -128,19 +127,7 @@ def test_adamw_needs_little_memory(monkeypatch):
     assert state.peak - before < 5 * 4 * (1 << 14) + made.params.flat.nbytes / 2
 
 
-def test_sums_over_rows_fill_the_gpu():
-    """An H100 has 132 multiprocessors; CuPy's own sum would start 24 blocks."""
-    rows = np.random.default_rng(0).integers(-9, 10, (8192, 768)).astype(np.float32)        # sums without rounding
-    there = strict_cupy.cupy.asarray(rows).view(type=array_type())
-    for options in ({"axis": 0}, {"axis": 0, "keepdims": True}, {"axis": 1}, {}):
-        found = there.sum(**options)
-        np.testing.assert_array_equal(found.get(), rows.sum(**options))
-        assert type(found) is strict_cupy.ndarray
-    model(lm_head_bias=True).loss_and_grads(*np.zeros((2, 16, 8), int))         # 128 rows in each layer
-    assert all(shape[0] <= 64 or blocks > 132 for shape, _, blocks in strict_cupy.gpu.blocks)
-
-
-@pytest.mark.parametrize(("B", "T", "V"), [(1, 1, 3), (1, 17, 1), (3, 7, 5), (2, 8, 300), (2, 16, 2)])
+@pytest.mark.parametrize(("B", "T", "V"), [(1, 1, 3), (1, 17, 1), (3, 7, 5)])
 def test_the_embeddings_gradient_in_a_fixed_order(B, T, V):
     rng = np.random.default_rng(0)
     dx, cache = rng.standard_normal((B, T, 3)), (rng.integers(0, V, (B, T)), V, 20)
@@ -149,9 +136,9 @@ def test_the_embeddings_gradient_in_a_fixed_order(B, T, V):
 
 
 @pytest.mark.parametrize(("m", "n", "dtypes", "calls"), [
-    ((2, 3, 4, 5), (2, 3, 5, 6), "ff", 2), ((5, 2, 4, 3), (5, 2, 3, 1), "dd", 2), ((2, 2, 1, 3), (2, 2, 3, 1), "ff", 2),
-    ((2, 3, 4, 5), (2, 1, 5, 6), "ff", 0), ((2, 3, 4, 5), (2, 3, 5, 6), "fd", 0), ((2, 3, 0, 5), (2, 3, 5, 6), "ff", 0),
-    ((2, 3, 4, 0), (2, 3, 0, 6), "ff", 0), ((3, 4, 5), (3, 5, 6), "ff", 0), ((4, 5), (2, 3, 5, 6), "ff", 0)])
+    ((2, 3, 4, 5), (2, 3, 5, 6), "ff", 2), ((5, 2, 4, 3), (5, 2, 3, 1), "dd", 2),
+    ((2, 3, 4, 5), (2, 1, 5, 6), "ff", 0), ((2, 3, 4, 5), (2, 3, 5, 6), "fd", 0),
+    ((2, 3, 0, 5), (2, 3, 5, 6), "ff", 0), ((3, 4, 5), (3, 5, 6), "ff", 0)])
 def test_batched_matmuls(monkeypatch, m, n, dtypes, calls):
     """Any axis may be the innermost in memory; cuBLAS is called for the shorter of the two leading axes. Else CuPy is.
     """
@@ -182,22 +169,6 @@ def test_an_edited_line_trains_instead_of_what_replaces_it(monkeypatch, capsys):
     found, expected = (model(device).loss_and_grads(idx, targets)[1] for device in ("gpu", "cpu"))
     assert "embedding_backward was edited" in capsys.readouterr().err
     assert_equal(found["wte.weight"], expected["wte.weight"])
-
-
-def test_forward_and_backward_and_what_is_saved(tmp_path):
-    there, here = model(), model("cpu")
-    (idx, targets), = batches()
-    logits, loss = there.forward(idx, targets)
-    expected, expected_loss = here.forward(idx, targets)
-    assert_equal(logits, expected)
-    assert loss == pytest.approx(expected_loss)
-    grads, expected = there.backward(), here.backward()
-    for name in expected:
-        assert_equal(grads[name], expected[name])
-    there.save_pretrained(tmp_path)
-    for device in ("cpu", "gpu"):
-        again = GPT.from_pretrained(tmp_path, dtype="float64", device=device)
-        np.testing.assert_array_equal(to_host(again.params.flat), there.params.flat.get())
 
 
 def test_generation_waits_once_a_token():
@@ -247,8 +218,7 @@ def test_a_run_continues_on_the_other_device(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "at", "options"), [
-    ("loss", 7, {"stop_at": 7}), ("grad_norm", 7, {"stop_at": 7}), ("grad_norm", 4, {"eval_interval": 4}),
-    ("loss", 4, {"log_interval": 4})], ids=["stopped", "stopped, norm", "evaluated", "logged"])
+    ("loss", 7, {"stop_at": 7}), ("grad_norm", 4, {"eval_interval": 4})], ids=["stopped", "evaluated"])
 def test_a_step_that_is_not_finite_is_seen_before_it_is_saved(tmp_path, name, at, options):
     """At the end of an interval, and after Ctrl-C in the middle of one."""
     options = {"log_interval": 100, **options}
@@ -282,8 +252,7 @@ def test_the_command_line(train, npgpt):
 
 
 @pytest.mark.parametrize(("name", "value", "says"), [
-    ("memory", 1 << 20, "allocating"), ("cublas_status", 3, "CUBLAS_STATUS_ALLOC_FAILED"),
-    ("cublas_status", 1, "CUBLAS_STATUS_NOT_INITIALIZED")])
+    ("memory", 1 << 20, "allocating"), ("cublas_status", 3, "CUBLAS_STATUS_ALLOC_FAILED")])
 def test_a_full_gpu_is_one_line(train, name, value, says):
     """Also if cuBLAS finds no room for itself."""
     setattr(strict_cupy.gpu, name, value)

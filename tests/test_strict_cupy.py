@@ -2,29 +2,20 @@
 
 import importlib.metadata
 import inspect
-import itertools
-import math
 import re
-import sys
 import threading
 
 import numpy as np
 import pytest
-from scipy.special import erf
 
 from tests import strict_cupy
-from tests.strict_gpu import CUBLAS_TF32_TENSOR_OP_MATH, CUBLASError, cublas, gpu, linalg
+from tests.strict_gpu import CUBLAS_TF32_TENSOR_OP_MATH, cublas, gpu, linalg
 
 
 @pytest.fixture
 def cupy():
     """The real one, which works in part without a GPU. It has to be imported before the stand-in is installed."""
     return pytest.importorskip("cupy", reason="CuPy is not installed: there is nothing to compare with")
-
-
-@pytest.fixture
-def cupyx_special():
-    return pytest.importorskip("cupyx.scipy.special", reason="CuPy is not installed: there is nothing to compare with")
 
 
 @pytest.fixture
@@ -57,26 +48,6 @@ def test_names_and_parameters_are_cupys(cupy):
         assert parameters == [parameter for parameter in theirs if parameter in parameters], name
 
 
-def test_the_real_one_is_out_of_the_way(cupy, xp):
-    """What CuPy imports late would meet the stand-in."""
-    assert cupy.testing and sys.modules["cupy"] is xp
-    assert {name for name in sys.modules if name.startswith("cupy.")} == {"cupy.cuda", "cupy._core"}
-
-
-def test_cublas_is_cupys(cupy):
-    try:
-        theirs = cupy.cuda.cublas
-    except ImportError:
-        pytest.skip("without a GPU CuPy finds no libcublas")
-    for name, value in vars(cublas).items():
-        assert callable(value) or value == getattr(theirs, name), name
-    signature = theirs.gemmStridedBatchedEx.__doc__.partition("(")[2].partition(")")[0]
-    ours = inspect.signature(cublas.gemmStridedBatchedEx).parameters
-    assert [each.split()[-1] for each in signature.split(",")] == [*ours]
-    assert [str(theirs.CUBLASError(status)) for status in (1, 3, 7, 15)] == [
-        str(CUBLASError(status)) for status in (1, 3, 7, 15)]
-
-
 def test_constants_are_those_of_nvidias_header():
     try:
         header, = (file for file in importlib.metadata.files("nvidia-cublas") if file.name == "cublas_api.h")
@@ -88,63 +59,18 @@ def test_constants_are_those_of_nvidias_header():
         assert re.search(rf"\b{name}\s*=\s*{value},", text), name
 
 
-def type_of_loop(ufunc, inputs):
-    """Return the result type of CuPy's first loop to which the inputs can be cast, or None.
-
-    A Python number fits a loop of its kind or a higher one, unless its kind is higher than that of all arrays.
-    """
-    dtypes, weak = [getattr(x, "dtype", np.dtype(type(x))) for x in inputs], [not hasattr(x, "dtype") for x in inputs]
-    kinds = ["bif".index(dtype.kind.replace("u", "i")) for dtype in dtypes]
-    highest = max(kind for kind, is_weak in zip(kinds, weak, strict=True) if not is_weak)
-    weak = [is_weak and highest >= max(kinds) for is_weak in weak]
-
-    def fits(dtype, is_weak, to):
-        return np.can_cast(dtype, to) or is_weak and np.result_type(dtype.type(0).item(), np.dtype(to)) == to
-
-    for types, result in (loop.split("->") for loop in ufunc.types):
-        if not set(types) & set("EFDV") and all(map(fits, dtypes, weak, types)):     # no bfloat16 and complex numbers
-            refused = types[0] == "?" and ufunc.__name__ in ("cupy_subtract", "cupy_negative")
-            return None if refused else np.dtype(result)
-    return None
-
-
-@pytest.mark.parametrize("name", [*strict_cupy.UFUNCS[:-1], "erf"])
-def test_the_types_of_results_are_those_of_cupys_loops(cupy, cupyx_special, xp, name):
-    """Both raise TypeError if there is no loop, and for bool - bool and -bool."""
-    ours, theirs = (erf, cupyx_special.erf) if name == "erf" else (getattr(np, name), getattr(cupy, name))
-    chars = "?bBiIlLefd" if name == "erf" else "?bBhHiIlLefd"       # of 16 bits, SciPy's erf is float64
-    operands = [*(xp.asarray(np.ones(2, char)) for char in chars), True, 2, 2.5]
-    for inputs in itertools.product(operands, repeat=ours.nin):
-        if any(isinstance(x, xp.ndarray) for x in inputs):
-            expected = type_of_loop(theirs, inputs)
-            try:
-                assert ours(*inputs).dtype == expected, inputs
-            except TypeError:
-                assert expected is None, inputs
-
-
-def test_the_types_of_sums_and_means_are_cupys(cupy, xp):
-    types = [each if isinstance(each, str) else each[0] for each in cupy._core._routines_math._sumprod_types]
-    loops = {each[0]: each[-1] for each in types if isinstance(each, str)}
-    for char in "?bBhHiIlLefd":
-        array = xp.asarray(np.ones(2, char))
-        assert array.sum().dtype == np.dtype(loops[char]) and array.mean().dtype == (char if char in "efd" else "d")
-
-
 @pytest.mark.parametrize("line", [
-    "a + x", "x + a", "a @ x", "np.add(a, a, out=x)", "np.where(b, a, x)", "np.concatenate([a, x])", "np.asarray(a)",
-    "a[:1].__iadd__(x)", "a[x > 0]", "a[b]", "np.where(b)", "np.nonzero(b)", "np.unique(a)", "np.argwhere(b)",
-    "np.sum(a, where=b)", "np.vander(a)", "np.multiply.at(a, i, 2.0)", "xp.zeros(2, like=a)"])
+    "a + x", "x + a", "np.add(a, a, out=x)", "np.concatenate([a, x])", "np.asarray(a)", "a[x > 0]", "a[b]",
+    "np.where(b)", "np.unique(a)", "np.sum(a, where=b)", "np.multiply.at(a, i, 2.0)"])
 def test_what_leaves_the_gpu_is_refused(two, line):
-    """x is not on the GPU; CuPy waits for masks and what depends on them; it lacks the last four."""
+    """x is not on the GPU; CuPy waits for masks and what depends on them; it lacks the last two."""
     with pytest.raises(TypeError):
         eval(line, two)
 
 
 @pytest.mark.parametrize("line", [
-    "c + a", "a @ c.T", "c @ c.T", "a.__iadd__(c)", "c.sum()", "np.sum(c)", "c[i]", "a.__setitem__(0, c[0])",
-    "c.__setitem__(0, 1)", "np.concatenate([a, c])", "np.where(b, a, c)", "np.add.at(c, i, 1.0)", "c.T.reshape(6)",
-    "c.astype('f')", "np.searchsorted(c[0], a)"])
+    "c + a", "a @ c.T", "c.sum()", "c[i]", "a.__setitem__(0, c[0])", "c.__setitem__(0, 1)", "np.concatenate([a, c])",
+    "np.add.at(c, i, 1.0)", "c.T.reshape(6)"])
 def test_an_array_of_another_device_is_refused(two, line):
     with pytest.raises(ValueError, match=r"resides \(1\) is different from the current device \(0\)"):
         eval(line, two)
@@ -153,7 +79,6 @@ def test_an_array_of_another_device_is_refused(two, line):
 def test_devices(two, xp):
     Device, c = xp.cuda.Device, two["c"]
     assert c.device == c[1:].device == c.T.device == Device(1) != Device() and int(c.device) == c.data.device_id == 1
-    np.testing.assert_array_equal(c.get(), c.copy().get())                          # get works from any device
     assert c.copy().device == xp.asarray(c).device == Device(0) and xp.asarray(two["a"]) is two["a"]
     generator, first = xp.random.Generator(xp.random.Philox4x3210(0)), Device(0)
     with Device(1) as entered, Device(0), first, entered:
@@ -164,9 +89,7 @@ def test_devices(two, xp):
         thread = threading.Thread(target=lambda: there.append(gpu.current))
         thread.start(), thread.join()
     assert gpu.current == 0 and there == [0]            # a new thread begins with device 0
-    assert len({Device(0).cublas_handle, first.cublas_handle, Device(1).cublas_handle}) == 2
-    gpu.compute_capability = "75"
-    assert Device(1).use().compute_capability == "75" and gpu.current == 1
+    assert Device(1).use() == Device(1) and gpu.current == 1
     with pytest.raises(RuntimeError, match="invalid device ordinal"):
         Device(2).use()
 
@@ -191,8 +114,7 @@ def operands(xp, transa=0, transb=0, dtype="float64", batch=4, m=2, k=3, n=5):
     return a, b, *map(xp.asarray, map(np.ascontiguousarray, stored)), xp.empty((batch, n, m), dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("transa", "transb"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize(("transa", "transb", "dtype"), [(0, 1, "float32"), (1, 0, "float64")])
 def test_gemm_is_blas(xp, transa, transb, dtype):
     """From the addresses alone. If beta is 0, C may hold NaN before; a stride of 0 repeats a matrix."""
     a, b, *there = operands(xp, transa, transb, dtype)
@@ -205,10 +127,8 @@ def test_gemm_is_blas(xp, transa, transb, dtype):
 
 
 @pytest.mark.parametrize(("changes", "error"), [
-    ({"lda": 1}, "INVALID_VALUE"), ({"ldb": 2}, "INVALID_VALUE"), ({"ldc": 1}, "INVALID_VALUE"),
-    ({"transa": 1, "k": 3}, "INVALID_VALUE"), ({"batchCount": 5}, "IllegalAddress"), ({"strideA": 7}, "IllegalAddress"),
-    ({"Btype": 0}, "NOT_SUPPORTED"), ({"computeType": cublas.CUBLAS_COMPUTE_32F}, "NOT_SUPPORTED"),
-    ({"handle": 5}, "NOT_INITIALIZED")])
+    ({"lda": 1}, "INVALID_VALUE"), ({"batchCount": 5}, "IllegalAddress"), ({"strideA": 7}, "IllegalAddress"),
+    ({"computeType": cublas.CUBLAS_COMPUTE_32F}, "NOT_SUPPORTED"), ({"handle": 5}, "NOT_INITIALIZED")])
 def test_what_gemm_refuses(xp, changes, error):
     """Too small leading dimensions, memory beyond an array, and types; the factors are read on the host."""
     *_, a, b, c = operands(xp)
@@ -218,125 +138,21 @@ def test_what_gemm_refuses(xp, changes, error):
         gemm(xp, a, b, c, alpha=a.data.ptr)
 
 
-def test_gemm_belongs_to_a_device(two, xp):
-    *_, a, b, c = operands(xp)
-    handle = xp.cuda.Device().cublas_handle
-    with xp.cuda.Device(1):
-        for given, error in (({"handle": handle}, "NOT_INITIALIZED"), ({}, "IllegalAddress")):
-            with pytest.raises(RuntimeError, match=error):
-                gemm(xp, a, b, c, **given)
-
-
-def test_a_matmul_fails_as_in_cublas(xp):
-    *_, a, b, c = operands(xp)
-    for matmul in (lambda: a @ a.swapaxes(1, 2), lambda: gemm(xp, a, b, c)):
-        gpu.cublas_status = 3
-        with pytest.raises(CUBLASError, match="^CUBLAS_STATUS_ALLOC_FAILED$") as caught:
-            matmul()
-        assert caught.value.status == 3
-        matmul()                        # only the next one failed
-    with pytest.raises(CUBLASError):
-        cublas.setMathMode(5, 0)
-
-
-FAST = cublas.CUBLAS_COMPUTE_32F_FAST_TF32
-
-
-@pytest.mark.parametrize(("compute_type", "mode", "gemm_type", "capability", "expected"), [
-    ("FP32", 0, None, "90", "float32 float32 float32"), ("TF32", 0, None, "90", "tf32 float32 float32"),
-    ("DEFAULT", 3, None, "90", "tf32 tf32 tf32"), ("FP32", 0, FAST, "80", "float32 float32 tf32"),
-    ("FP32", 3, FAST, "75", "float32 float32 float32")])
-def test_the_precision_of_matmuls(xp, compute_type, mode, gemm_type, capability, expected):
-    """Of a 2-D `@`, a batched one, and gemmStridedBatchedEx: TF32 by the compute type or by the math mode."""
-    gpu.compute_capability, handle = capability, xp.cuda.Device().cublas_handle
-    linalg.set_compute_type(np.float32, getattr(linalg, f"COMPUTE_TYPE_{compute_type}"))
-    cublas.setMathMode(handle, mode)
-    assert cublas.getMathMode(handle) == mode
-    *_, a, b, c = operands(xp, dtype="float32")
-    products = (lambda: a[0] @ a[0].T, lambda: a @ a.swapaxes(1, 2),
-                lambda: gemm(xp, a, b, c, computeType=gemm_type or cublas.CUBLAS_COMPUTE_32F))
-    for product, ndim, precision in zip(products, (2, 3, 3), expected.split(), strict=True):
-        gpu.precisions.clear()
-        product()
-        assert gpu.precisions == {(precision, ndim)}
-    gpu.precisions.clear()
-    a, b, c = (each.astype("float64") for each in (a, b, c))
-    a @ a.swapaxes(1, 2), gemm(xp, a, b, c)
-    assert gpu.precisions == set()                          # only those of float32 count
-
-
-def test_tf32_needs_its_hardware():
-    with pytest.MonkeyPatch.context() as monkeypatch, pytest.warns(UserWarning, match="COMPUTE_TYPE_DEFAULT"):
-        strict_cupy.install(monkeypatch)
-        gpu.compute_capability = "75"
-        linalg.set_compute_type(np.float32, linalg.COMPUTE_TYPE_TF32)
-    assert linalg.get_compute_type(np.float32) == linalg.COMPUTE_TYPE_DEFAULT
-
-
 @pytest.mark.parametrize(("line", "copies"), [
-    ("m @ m", 0), ("m @ m.T", 0), ("m.T @ m.T", 0), ("m[:, ::2] @ m[::2, ::2].T", 2), ("v @ m", 0),
-    ("v[::2] @ m[:2]", 1), ("b @ b", 0), ("b @ m", 0), ("b @ m.T", 1), ("b @ b.swapaxes(1, 2)", 1),
-    ("b.swapaxes(0, 2) @ m.T", 2), ("m[:, ::2].copy() @ m[::2]", 1), ("m @ m.astype('float32')", 1),
-    ("np.matmul(b, m.T)", 1), ("b[1:] @ b[1:]", 0)])
+    ("m @ m.T", 0), ("m[:, ::2] @ m[::2, ::2].T", 2), ("b @ m.T", 1), ("b.swapaxes(0, 2) @ m.T", 2),
+    ("m @ m.astype('float32')", 1), ("b[1:] @ b[1:]", 0)])
 def test_copies_before_matmuls(xp, line, copies):
     """In 2-D cuBLAS takes rows and columns in either order; batched, CuPy makes all C-contiguous and of one type."""
-    arrays = {"v": xp.zeros(4), "m": xp.zeros((4, 4)), "b": xp.zeros((4, 4, 4))}
+    arrays = {"m": xp.zeros((4, 4)), "b": xp.zeros((4, 4, 4))}
     eval(compile(line, "npgpt.py", "eval"), {"np": np, **arrays})
     assert gpu.copies == ["npgpt.py:1"] * copies
 
 
-class Sub(strict_cupy.ndarray):
-    def __matmul__(self, other):
-        return "own @"
-
-    def __rmatmul__(self, other):
-        return "own r@"
-
-    def sum(self, axis=None, dtype=None, out=None, keepdims=False):
-        return "own sum"
-
-
 @pytest.mark.parametrize("line", [
-    "s[1:]", "s[0]", "s.T", "s.transpose(1, 0)", "s.swapaxes(0, 1)", "np.swapaxes(s, 0, 1)", "s.reshape(6)", "s.view()",
-    "np.split(s, 2)[0]", "s + 1.0", "a + s", "-s", "np.exp(s)", "s > 0", "np.where(s > 0, a, 0.0)", "np.triu(s)",
-    "s.__iadd__(a)", "s.astype('float64', copy=False)", "a.view(type=Sub)", "a.view(Sub)"])
-def test_what_keeps_a_subclass(xp, line):
-    a = xp.asarray(np.ones((2, 3)))
-    assert type(eval(line, {"np": np, "a": a, "s": a.view(type=Sub), "Sub": Sub})) is Sub
-
-
-@pytest.mark.parametrize("line", [
-    "s.mean()", "s.max()", "np.any(s)", "s[i]", "s.T.reshape(6)", "s.copy()", "s.astype('float32')",
-    "np.matmul(s, s.T)", "np.concatenate([s, s])", "np.zeros_like(s)", "np.argsort(s)", "np.vdot(s, s)",
-    "s.view(type=xp.ndarray)"])
-def test_what_is_not_of_the_subclass(xp, line):
-    s = xp.asarray(np.ones((2, 3))).view(type=Sub)
-    assert type(eval(line, {"np": np, "xp": xp, "s": s, "i": xp.asarray(np.array([0]))})) is xp.ndarray
-
-
-def test_a_subclass_has_its_own_operators(cupy, xp):
-    """Python asks it first, also as the second operand: here, and in CuPy, whose operators are written in C."""
-    a = xp.asarray(np.ones((2, 2)))
-    s = a.view(type=Sub)
-    assert (s @ a, a @ s, s @ s, s.sum(), np.sum(s, axis=0)) == ("own @", "own r@", "own @", "own sum", "own sum")
-    theirs = type("Theirs", (cupy.ndarray,), {name: vars(Sub)[name] for name in ("__matmul__", "__rmatmul__")})
-    a, s = (kind.__new__(kind, _no_init=True) for kind in (cupy.ndarray, theirs))
-    assert (s @ a, a @ s, s @ s) == ("own @", "own r@", "own @")
-
-
-@pytest.mark.parametrize("line", [
-    "a.get()", "float(a[0, 0])", "int(a[0, 0])", "bool(a[0, 0])", "a[0, 0].item()", "a.tolist()",
-    "repr(a)", "str(a)", "f'{a}'", "xp.cuda.Stream().synchronize()", "xp.cuda.Event().synchronize()",
-    "xp.cuda.Device().synchronize()", "xp.cuda.get_current_stream().synchronize()"])
+    "a.get()", "float(a[0, 0])", "a[0, 0].item()", "f'{a}'", "xp.cuda.get_current_stream().synchronize()"])
 def test_waits(two, line):
     eval(compile(line, "npgpt.py", "eval"), two)
     assert gpu.waits == ["npgpt.py:1"]
-
-
-def test_no_waits(two):
-    for line in ("xp.asarray(x)", "a + 1.0", "a @ a.T", "np.argsort(a)", "a[i]", "xp.asarray(np.arange(3))", "len(a)"):
-        eval(line, two)
-    assert gpu.waits == []
 
 
 def test_memory(xp):
@@ -356,36 +172,7 @@ def test_memory(xp):
         xp.ones(1501)
 
 
-def test_what_is_slow_or_differs_from_run_to_run(xp):
-    a = xp.zeros((64, 8192, 7))
+def test_a_sum_in_any_order_is_recorded(xp):
+    a = xp.zeros((2, 3, 7))
     np.add.at(a[0], xp.asarray(np.array([0, 0])), 1.0)
     assert len(gpu.atomics) == 1 and gpu.atomics[0].startswith(f"{__file__}:") and float(a[0, 0, 0]) == 2.0
-    for axis in (0, (0, 1), (1, 0), -3):
-        a.sum(axis), a.sum(axis=axis)
-    for axis in (None, 1, 2, -1, (0, 2), (0, 1, 2)):        # for these CuPy has CUB, or no leading axis is summed
-        a.sum(axis=axis), a.T.sum(axis=0)
-    expected = [(a.shape, axis, blocks) for axis, blocks in ((0, 1792), ((0, 1), 2), ((1, 0), 2), (-3, 1792))]
-    assert gpu.blocks == [each for each in expected for _ in range(2)]
-
-
-@pytest.mark.parametrize(("shape", "axis", "columns"), [
-    ((8192, 768), 0, 768), ((4, 768), 0, 768), ((9, 5), 0, 5), ((16, 64, 768), (0, 1), 768), ((64, 3, 5), 0, 15)])
-def test_thread_blocks_are_cupys(cupy, xp, shape, axis, columns):
-    _get_block_specs = cupy._core._reduction._get_block_specs
-    xp.zeros(shape).sum(axis=axis)
-    assert gpu.blocks == [(shape, axis, _get_block_specs(math.prod(shape), columns, columns, -1)[2])]
-    xp.zeros((8192, 1536))[:, ::2].sum(axis=0)
-    assert gpu.blocks[1:] == [((8192, 768), 0, _get_block_specs(8192 * 768, 768, 1, -1)[2])]
-
-
-def test_sorting(xp):
-    numbers = np.random.default_rng(0).integers(0, 9, 200)
-    a = xp.asarray(numbers)
-    for named in ({}, {"kind": "stable"}, {"kind": None, "axis": 0}):
-        np.testing.assert_array_equal(np.argsort(a, **named).get(), np.argsort(numbers, kind="stable"))
-    with pytest.raises(ValueError, match="None or 'stable'"):
-        np.argsort(a, kind="quicksort")
-    order, every = np.argsort(a), np.arange(9, like=a)
-    for each in np.searchsorted(a[order], every, side="right"), np.searchsorted(a, every, "right", order):
-        np.testing.assert_array_equal(each.get(), np.bincount(numbers).cumsum())
-    assert a[xp.asarray(np.array([200, -1]))].tolist() == [numbers[0], numbers[199]]        # an index wraps

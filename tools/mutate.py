@@ -1,26 +1,24 @@
 """Break every line of every backward, one small mistake at a time, and see whether a test fails.
 
-    python tools/mutate.py                                  every line of every backward, and few_rows.py's loops
+    python tools/mutate.py                                  every line of every backward
     python tools/mutate.py linear_backward head_backward    only these
 
-Each mutant of mutants.py replaces the function, and the tests that call the function run until one fails. A loop runs
-as Python, in its own tests. A mutant that passes all tests is either a gap in the tests ("missed") or equivalent: the
-line computes the same. Equivalent mutants are listed in `equivalent.txt`, each with the reason. The exit code is 1 if
-one is missed.
+Each mutant of mutants.py replaces the function, and the tests that call the function run until one
+fails. A mutant that passes all tests is either a gap in the tests ("missed") or equivalent: the
+line computes the same. Equivalent mutants are listed in `equivalent.txt`, each with the reason. The
+exit code is 1 if one is missed.
 
 Needs the extra `test`, and a system with fork: each mutant runs in a forked child.
 """
 
 import argparse
 import collections
-import contextlib
 import functools
 import gc
 import importlib
 import inspect
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import threading
@@ -32,14 +30,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = ["layers.linear", "layers.gelu", "layers.layernorm", "layers.loss", "layers.embedding", "layers.dropout",
            "layers.attention", "layers.lora", "model.transformer", "engine.embedding"]
-OF_LOOPS = "tests/engine/test_few_rows.py"
 TESTS = ["tests/layers/test_gradients.py", "tests/layers/test_extremes.py", "tests/engine/test_cpu.py",
-         "tests/engine/test_tiles.py", OF_LOOPS, "tests/training/test_adamw.py",
+         "tests/engine/test_tiles.py", "tests/training/test_adamw.py",
          "tests/test_on_a_gpu.py::test_a_step_waits_for_nothing",
          "tests/test_api.py::test_every_gradient_equals_torch",
          "tests/test_api.py::test_the_cpu_engine_equals_the_reference_engine"]
 TIME_LIMIT = 60         # seconds; a mutant may loop forever, which counts as caught
-ALIKE = re.compile(r"(?:\w+\.dtype\.type|np\.uint64)\(([^()]+)\)|\w+(?=\.(?:dtype|shape|size)\b)")
 
 
 def functions_under_test():
@@ -60,28 +56,27 @@ def functions_under_test():
 
 
 def tests():
-    """Return name -> function without arguments for each test of `TESTS` whose only fixture is cupy or monkeypatch."""
+    """Return name -> function without arguments for each of `TESTS` with no fixtures but monkeypatch and cupy."""
     import pytest
 
     from tests import strict_cupy
 
-    def patched(test, needs, **arguments):
+    def patched(test, needs, on_gpu, **arguments):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            test(**arguments, **{needs: strict_cupy.install(monkeypatch) if needs == "cupy" else monkeypatch})
+            given = {"monkeypatch": monkeypatch, "cupy": on_gpu and strict_cupy.install(monkeypatch)}
+            test(**arguments, **{name: given[name] for name in needs})
 
     items, found = [], {}
     collector = types.SimpleNamespace(pytest_collection_finish=lambda session: items.extend(session.items))
     if pytest.main(["--collect-only", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=",
-                    "-k", "not mkl and not small_mistakes",
                     "--rootdir", str(ROOT), *(str(ROOT / path) for path in TESTS)], [collector]):
         sys.exit("the tests cannot be collected: run pytest to see why")
     for item in items:
         arguments = item.callspec.params if hasattr(item, "callspec") else {}
         needs = {*inspect.signature(item.obj).parameters} - {*arguments}
-        if not needs:
-            found[item.nodeid] = functools.partial(item.obj, **arguments)
-        elif needs in ({"cupy"}, {"monkeypatch"}):
-            found[item.nodeid] = functools.partial(patched, item.obj, *needs, **arguments)
+        if needs <= {"monkeypatch", "cupy"}:
+            on_gpu = "cupy" in item.fixturenames
+            found[item.nodeid] = functools.partial(patched, item.obj, needs, on_gpu, **arguments)
     return found
 
 
@@ -163,13 +158,6 @@ def equivalent():
     return found
 
 
-def reason_of(mutant, listed, loops):
-    """Return why a mutant computes the same: the listed reason, or that all arrays of a loop are alike."""
-    if mutant.function in loops and ALIKE.sub(r"\1", mutant.original) == ALIKE.sub(r"\1", mutant.mutated):
-        return "the arrays of a loop have one dtype and equally many rows; the type of a number is not its value"
-    return listed.get((mutant.function, mutant.original, mutant.mutated))
-
-
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("function", nargs="*", help="only mutants of these functions")
@@ -178,10 +166,7 @@ def main(arguments=None):
 
     os.environ["OPENBLAS_NUM_THREADS"] = "1"        # before NumPy is imported: the children use the cores
     sys.path.insert(0, str(ROOT))
-    from tests.cases import uncompiled
-
-    with uncompiled() as loops:
-        functions = functions_under_test() | {name: (loop, None) for name, loop in loops.items()}
+    functions = functions_under_test()
     unknown = set(args.function) - set(functions)
     if unknown:
         sys.exit(f"there is no {', '.join(sorted(unknown))}; choose from {', '.join(functions)}")
@@ -193,21 +178,17 @@ def main(arguments=None):
 
     torch.set_num_threads(1)
     all_tests, reasons = tests(), equivalent()
-    callers = callers_of([name for name in functions if name not in loops], all_tests)
-    with uncompiled():
-        callers |= callers_of([name for name in functions if name in loops],
-                              {name: test for name, test in all_tests.items() if name.startswith(OF_LOOPS)})
+    callers = callers_of(list(functions), all_tests)
     todo = [mutant for function, inner in functions.values() for mutant in mutants(function, inner)]
 
     def judge(i):
         name = todo[i].function
-        with uncompiled() if name in loops else contextlib.nullcontext():
-            return is_caught(todo[i], functions[name][0], [all_tests[test] for test in callers[name]])
+        return is_caught(todo[i], functions[name][0], [all_tests[test] for test in callers[name]])
 
     caught = tqdm(in_children(judge, len(todo), args.jobs), total=len(todo), unit="mutant", disable=None)
     counts, used = collections.defaultdict(collections.Counter), set()
     for mutant, is_noticed in zip(todo, caught, strict=True):
-        reason = None if is_noticed else reason_of(mutant, reasons, loops)
+        reason = None if is_noticed else reasons.get((mutant.function, mutant.original, mutant.mutated))
         outcome = "caught" if is_noticed else "equivalent" if reason else "missed"
         counts[mutant.function][outcome] += 1
         counts["total"][outcome] += 1

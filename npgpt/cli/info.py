@@ -35,11 +35,10 @@ def add_arguments(parser):
 def engines():
     """Yield a line for each choice of --device and --kernels on this machine."""
     yield "(default)", f"the CPU engine, {available_cores()} threads{BY[cpu_kernels()]}"
-    for kernels, here in (("numba", "loops by Numba"), ("mkl", BY["mkl"][2:] + ", only if asked for")):
-        try:
-            yield f"--kernels {cpu_kernels(kernels)}", here
-        except UserError as error:
-            yield f"--kernels {kernels}", f"not here: {error}"
+    try:
+        yield f"--kernels {cpu_kernels('numba')}", "loops by Numba"
+    except UserError as error:
+        yield "--kernels numba", f"not here: {error}"
     try:
         name = array_module("gpu").cuda.runtime.getDeviceProperties(0)["name"].decode()
         yield "--device gpu", f"the lines by CuPy, on {name}"

@@ -14,7 +14,7 @@ from npgpt.model.block import GPT2
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters, parameter_shapes
 
-KERNELS = ("auto", "numpy", "numba", "mkl", "reference", "xla")
+KERNELS = ("auto", "numpy", "numba", "reference", "xla")
 
 
 def make_engine(config: GPTConfig, dtype: str, device: str, threads: int, kernels: str,
@@ -25,7 +25,7 @@ def make_engine(config: GPTConfig, dtype: str, device: str, threads: int, kernel
         raise UserError("dtype bfloat16 needs --kernels xla: add it, or use --dtype float32")
     if dtype == "tf32" and kernels != "xla" and xp is np:       # XLA checks this itself
         raise UserError("dtype tf32 needs a GPU: use --dtype float32")
-    if xp is not np and kernels in ("numpy", "numba", "mkl"):
+    if xp is not np and kernels in ("numpy", "numba"):
         raise UserError(f"--kernels {kernels} runs on a CPU: leave it out, or use --device cpu")
     if xp is np:
         values = sum(map(math.prod, parameter_shapes(config).values()))

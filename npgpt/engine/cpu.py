@@ -3,19 +3,17 @@
 * Batch shards: each thread runs forward and backward on its part of the batch, with a single-threaded BLAS. If the
   gradients of a shard are larger than its activations, the batch stays whole, and the threads work inside the layers.
 * Row blocks for LayerNorm, GELU and the loss; tiles for attention; a matmul or a sort for the embedding's gradient.
-* kernels "numba": compiled loops instead of NumPy's operators; "mkl": Intel's matmuls as well, if asked for.
+* kernels "numba": compiled loops instead of NumPy's operators.
 """
 
 import functools
-import platform
-from pathlib import Path
 
 import numpy as np
 
 from npgpt import layers
 from npgpt.engine.embedding import ONE_HOT_LIMIT, fast_embedding_backward, tied_gpt_backward
 from npgpt.engine.memory import number_of_shards
-from npgpt.engine.ops import seen_as, table, with_lora, without_caches
+from npgpt.engine.ops import table, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.row_blocks import in_row_blocks, row_blocks
 from npgpt.engine.sources import as_tested, say_once
@@ -27,40 +25,26 @@ from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.masks import draw_masks
 from npgpt.model.transformer import gpt_forward
 
-BY = {"numpy": "", "numba": ", loops by Numba", "mkl": ", loops by Numba, matmuls by MKL"}
-
-
-def is_intel():
-    cpuinfo = Path("/proc/cpuinfo")
-    return "GenuineIntel" in (cpuinfo.read_text() if cpuinfo.exists() else platform.processor())
-
-
-def is_installed():
-    import importlib.metadata  # here, because it takes long
-
-    return any(importlib.metadata.distributions(name="mkl"))
+BY = {"numpy": "", "numba": ", loops by Numba"}
 
 
 def cpu_kernels(kernels="auto"):
-    """Return the kernels to use on this machine's CPU: "numpy", "numba" or "mkl"; "auto" is numba if Numba works.
+    """Return the kernels to use on this machine's CPU: "numpy" or "numba"; "auto" is numba if Numba works.
 
-    Raises UserError, naming the extra, if what another choice needs does not work.
+    Raises UserError, naming the extra, if Numba is asked for and does not work.
     """
     if kernels != "numpy":
         try:
             import numba
 
-            from npgpt.engine import few_rows, matmul  # noqa: F401 (these rooms may be deleted)
-            from npgpt.engine.loops import lines  # noqa: F401
+            from npgpt.engine.loops import lines  # noqa: F401 (this room may be deleted)
             if numba.config.DISABLE_JIT:
                 raise ImportError("NUMBA_DISABLE_JIT is set")
         except Exception as error:          # a broken Numba raises anything
             if kernels == "auto":
                 return "numpy"
-            raise UserError(f"--kernels {kernels} needs Numba ({error}): pip install "
-                            f'"npgpt[{"mkl" if kernels == "mkl" else "fast"}]", or use --kernels numpy') from None
-    if kernels == "mkl" and not is_installed():
-        raise UserError('--kernels mkl needs Intel\'s MKL: pip install "npgpt[mkl]", or use --kernels numpy')
+            raise UserError(f'--kernels numba needs Numba ({error}): pip install "npgpt[fast]", '
+                            "or use --kernels numpy") from None
     return "numba" if kernels == "auto" else kernels
 
 
@@ -69,41 +53,54 @@ class CPUEngine(ReferenceEngine):
 
     def __init__(self, params, threads, kernels="numpy"):
         super().__init__(params, threads)
-        lesson, losses, few_rows, matmul = layers, {}, None, None
+        lesson, losses = layers, {}
         if kernels != "numpy":
-            from npgpt.engine import few_rows, matmul  # import Numba
             from npgpt.engine.loops.lines import compile_lines
-            lesson = table(**{name: compile_lines(getattr(layers, name)) for name in layers.__all__ if name.islower()})
-            losses = {"forward": compile_lines(layers.cross_entropy_forward, donated=("logits",)),
-                      "backward": compile_lines(layers.cross_entropy_backward, donated=("probs",))}
-            self.adamw_update, block = compile_lines(adamw_update), params.config.block
-            self.config = params.config.with_block(compile_lines(block.forward), compile_lines(block.backward))
+            lesson = table(**{
+                name: compile_lines(getattr(layers, name))
+                for name in layers.__all__
+                if name.islower()
+            })
+            losses = {
+                "forward": compile_lines(layers.cross_entropy_forward, donated=("logits",)),
+                "backward": compile_lines(layers.cross_entropy_backward, donated=("probs",)),
+            }
+            self.adamw_update = compile_lines(adamw_update)
+            block = params.config.block
+            self.config = params.config.with_block(
+                compile_lines(block.forward),
+                compile_lines(block.backward),
+            )
         losses["in_blocks"] = as_tested("cross_entropy_forward", "cross_entropy_backward")
         self.kernels, self.cross_entropy = kernels, functools.partial(loss_in_blocks, **losses)
-        pairs = {name: (getattr(lesson, f"{name}_forward"), getattr(lesson, f"{name}_backward"))
-                 for name in ("layernorm", "gelu_tanh", "gelu_exact", "linear", "head", "attention")}
+        by_rows = "layernorm", "gelu_tanh", "gelu_exact"
+        pairs = {
+            name: (getattr(lesson, f"{name}_forward"), getattr(lesson, f"{name}_backward"))
+            for name in (*by_rows, "linear", "head", "attention")
+        }
         if kernels == "numpy":
-            pairs |= {name: in_row_blocks(*pairs[name]) for name in ("layernorm", "gelu_tanh", "gelu_exact")
-                      if as_tested(f"{name}_forward", f"{name}_backward")}
+            pairs |= {
+                name: in_row_blocks(*pairs[name])
+                for name in by_rows
+                if as_tested(f"{name}_forward", f"{name}_backward")
+            }
             if as_tested("linear_forward"):
                 pairs["linear"] = linear_forward_in_place, layers.linear_backward
-        elif kernels == "mkl":
-            pairs |= {name: seen_as(matmul.Intel, *pairs[name]) for name in ("linear", "head", "attention")}
         for name in ("linear", "head"):
             if as_tested(f"{name}_forward"):
-                forward, backward = in_eights(pairs[name][0]), pairs[name][1]
-                if kernels != "numpy" and (name == "head" or is_intel()):       # on AMD's CPUs, OpenBLAS with eight
-                    multiply = few_rows.times_transposed if name == "head" else few_rows.times      # rows is as fast
-                    forward = few_rows.by_loops(multiply, forward)
-                pairs[name] = forward, backward
+                forward, backward = pairs[name]
+                pairs[name] = in_eights(forward), backward
         if as_tested("attention_forward", "attention_backward"):
             pairs["attention"] = in_tiles(*pairs["attention"])
-        replaced = {f"{name}_{way}": function for name, both in pairs.items()
-                    for way, function in zip(("forward", "backward"), both, strict=True)}
+        replaced = {}
+        for name, (forward, backward) in pairs.items():
+            replaced[f"{name}_forward"] = forward
+            replaced[f"{name}_backward"] = backward
         if as_tested("embedding_backward"):
             replaced["embedding_backward"] = fast_embedding_backward
-            large, lora = params.config.vocab_size > ONE_HOT_LIMIT, params.config.lora_rank
-            tied = params.config.tie_word_embeddings and large and not lora
+            config = params.config
+            large = config.vocab_size > ONE_HOT_LIMIT
+            tied = config.tie_word_embeddings and large and not config.lora_rank
             if tied and as_tested("gpt_backward"):
                 self.gpt_backward = tied_gpt_backward
         self.in_place = as_tested("gpt_forward", "head_forward")    # edited lines may keep logits

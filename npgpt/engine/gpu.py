@@ -1,12 +1,10 @@
 """The engine of a GPU: the lesson's lines by CuPy, on whole arrays, with cuBLAS's matmuls.
 
-Two operators are not CuPy's: a batched `@`, before which it copies all strided matrices, and a sum over the rows of a
-matrix, for which it starts too few thread blocks. The embedding's gradient is replaced, because np.add.at adds in any
-order on a GPU.
+Attention's `@` is not CuPy's, which copies all strided matrices before a batched one. The embedding's
+gradient is replaced, because np.add.at adds in any order on a GPU.
 """
 
 import contextlib
-import math
 
 import numpy as np
 
@@ -21,7 +19,6 @@ from npgpt.engine.sources import as_tested
 from npgpt.model.parameters import on_gpu_number
 
 TF32_TENSOR_OP_MATH = 3     # CUBLAS_TF32_TENSOR_OP_MATH in cublas_api.h; CuPy has no name for it
-PARTS = 64                  # of the rows of a matrix, which are summed first
 
 
 def on_gpu(config, dtype, device, kernels, frozen):
@@ -50,13 +47,8 @@ class GPUEngine(ReferenceEngine):
             check_tf32(self.name, f"{''.join(major)}.{minor}")
         if kernels == "reference":
             return
-        array = array_type()
-        pairs = {}
-        for name in ("attention", "head", "layernorm", "linear"):
-            pair = (getattr(layers, f"{name}_{way}") for way in ("forward", "backward"))
-            pairs[name] = seen_as(array, *pair)
-        replaced = {f"{name}_{way}": function for name, pair in pairs.items()
-                    for way, function in zip(("forward", "backward"), pair, strict=True)}
+        forward, backward = seen_as(array_type(), layers.attention_forward, layers.attention_backward)
+        replaced = {"attention_forward": forward, "attention_backward": backward}
         if as_tested("embedding_backward"):
             replaced["embedding_backward"] = sorted_embedding_backward
         self.ops = with_lora(table(layers, **replaced), params.config)
@@ -96,7 +88,7 @@ class GPUEngine(ReferenceEngine):
 
 
 def array_type():
-    """Return the type of arrays with the two operators."""
+    """Return the type of arrays with this `@`."""
     import cupy
 
     class Array(cupy.ndarray):
@@ -105,12 +97,6 @@ def array_type():
 
         def __rmatmul__(self, other):
             return matmul(other, self)
-
-        def sum(self, axis=None, dtype=None, out=None, keepdims=False):
-            array, parts = self.view(type=cupy.ndarray), math.gcd(len(self), PARTS) if self.ndim == 2 else 1
-            if axis == 0 and parts > 1:
-                array = array.reshape(parts, -1, array.shape[1]).sum(axis=1)
-            return array.sum(axis, dtype, out, keepdims)
 
     return Array
 

@@ -41,7 +41,7 @@ def test_the_figures_and_ratios_of_training():
 def test_all_sides_do_the_same_work(tmp_path, monkeypatch):
     """The same weights and batches: equal losses of npgpt and the other sides, each in its process."""
     monkeypatch.setattr(measure, "CHUNK_SECONDS", 1e-3)
-    sides = [*filter(installed, ("npgpt", "fast", "mkl", "xla", "torch"))]
+    sides = [*filter(installed, ("npgpt", "fast", "xla", "torch"))]
     setup = {"threads": 1, "old": None, "out_dir": tmp_path, "instructions": None}
     found, failed = measure.measure("tiny", sides, 3, setup)
     assert failed == {} and [len(of_side) for of_side in found.values()] == [5] * len(sides)

@@ -163,10 +163,7 @@ def test_always(planted, monkeypatch):
         compile_lines(defined(LINES))(*arguments(np.random.default_rng(0)))
 
 
-@pytest.mark.parametrize(
-    "wrong", [("att_c = ", "att_c = 1.01 * "), ("p_row[c] = ", "p_row[c] = 0.9 * ")]
-)
-def test_training_goes_on_with_right_numbers(wrong, planted, capfd):
+def test_training_goes_on_with_right_numbers(planted, capfd):
     config = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=16)
     idx, targets = np.random.default_rng(0).integers(0, 11, (2, 4, 8))
 
@@ -178,6 +175,6 @@ def test_training_goes_on_with_right_numbers(wrong, planted, capfd):
         return model.params.flat.copy()
 
     expected = trained("numpy")
-    planted(*wrong)
+    planted("att_c = ", "att_c = 1.01 * ")
     np.testing.assert_allclose(trained("numba"), expected, rtol=0, atol=1e-9)
     assert capfd.readouterr().err.count("computes something else than NumPy") == 1

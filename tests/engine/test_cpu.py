@@ -15,12 +15,11 @@ from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from tests.cases import CPU_KERNELS, engine_cases, layer_calls, layer_cases, small_parts
 
 CASES = layer_cases()
-OF_NPGPT = [each for each in CPU_KERNELS if each != "mkl"]          # how MKL divides its work is not known
 
 
 @pytest.mark.parametrize(("lesson", "one", "three"), list(zip(
-    len(OF_NPGPT) * CASES, *(engine_cases(OF_NPGPT, cores=cores) for cores in (1, 3)), strict=True)),
-    ids=[each.name for each in engine_cases(OF_NPGPT)])
+    len(CPU_KERNELS) * CASES, *(engine_cases(cores) for cores in (1, 3)), strict=True)),
+    ids=[each.name for each in engine_cases()])
 def test_each_layer_equals_the_lesson_on_any_number_of_cores(lesson, one, three):
     """To 1e-12, because sums are added in another order; the number of cores changes no bit."""
     with blas_threads(1):
@@ -48,8 +47,8 @@ def test_a_model_is_run_in_parts():
                      "cross_entropy_forward": {(4, 11), (3, 11)}}
 
 
-@pytest.mark.parametrize("smallest", [0, 1, 2, 500])
-@pytest.mark.parametrize("vocab_size", [1, 8, ONE_HOT_LIMIT, ONE_HOT_LIMIT + 1, 700])
+@pytest.mark.parametrize("smallest", [0, 2])
+@pytest.mark.parametrize("vocab_size", [1, ONE_HOT_LIMIT, ONE_HOT_LIMIT + 1])
 def test_the_embeddings_gradient_equals_the_lessons(vocab_size, smallest):
     """Whatever the smallest token is: the sums of a large vocabulary begin where the sorted tokens change."""
     rng = np.random.default_rng(0)

@@ -2,7 +2,6 @@
 
 import ast
 import copy
-import functools
 import json
 import os
 import shutil
@@ -17,7 +16,6 @@ import pytest
 import npgpt
 from npgpt import GPT, GPTConfig, layers
 from npgpt.engine import sources
-from npgpt.engine.cpu import is_installed
 from npgpt.model import transformer
 
 ROOT = Path(npgpt.__file__).parent
@@ -25,38 +23,15 @@ IN_USE = "".join(path.read_text() for room in ("model", "engine") for path in (R
 FILES = {name: Path(getattr(layers, name).__code__.co_filename) for name in layers.__all__ if name.islower()
          and name in IN_USE}        # a new layer need not be in GPT-2
 FILES |= {"adamw_update": ROOT / "engine" / "update.py"}
-ENGINES = ["reference", "numpy", *["numba", "auto"] * (find_spec("numba") is not None),
-           *["mkl"] * is_installed(), *["xla"] * (find_spec("jax") is not None)]
-PROGRAM = """
-import json, sys
-import numpy as np
-from npgpt import GPT, AdamW, GPTConfig
-
-config = GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=16, **json.loads(sys.argv[1]))
-idx, targets = np.random.default_rng(0).integers(0, 11, (2, 4, 8))
-
-for engine in sys.argv[2:]:
-    model = GPT(config, threads=2, kernels=engine)
-    optimizer = AdamW(model.params, lr=0.02, engine=model.engine)
-    for _ in range(4):
-        loss, _ = optimizer.train_step([(idx, targets)], [None], targets.size, max_norm=1.0)
-    print(json.dumps([engine, float(loss)]), flush=True)
-"""
-
-
-@functools.cache
-def trained(folder, fields, engines):
-    """Return the last loss of each engine, by the package in a folder, and what was written to standard error."""
-    variables = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT.parent}"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM, fields, *engines], cwd=folder, env=variables,
-                          capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return dict(map(json.loads, done.stdout.splitlines())), done.stderr
+ENGINES = ["reference", "numpy", *["numba"] * (find_spec("numba") is not None),
+           *["xla"] * (find_spec("jax") is not None)]
+TINY = {"vocab_size": 11, "block_size": 8, "n_layer": 1, "n_head": 2, "n_embd": 16}
 
 
 def fields_of(name):
-    """Return the fields of a config, as JSON, whose model calls a function."""
-    return '{"lora_rank": 2}' if name.startswith("lora") else '{"activation": "gelu"}' if "exact" in name else "{}"
+    """Return the fields of a config whose model calls a function."""
+    return TINY | ({"lora_rank": 2} if name.startswith("lora") else
+                   {"activation": "gelu"} if "exact" in name else {})
 
 
 def edited(tree, name):
@@ -76,18 +51,21 @@ def edited(tree, name):
     return ast.unparse(tree)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "layernorm_backward" else pytest.mark.slow)
-                                  for name in FILES])
-def test_every_engine_trains_with_an_edited_line(name, tmp_path):
-    before, _ = trained(ROOT.parent, fields_of(name), ("reference",))
-    shutil.copytree(ROOT, tmp_path / "npgpt", ignore=shutil.ignore_patterns("__pycache__"))
-    file = tmp_path / "npgpt" / FILES[name].relative_to(ROOT)
-    file.write_text(edited(ast.parse(file.read_text()), name))
-    losses, told = trained(tmp_path, fields_of(name), tuple(ENGINES))
-    assert losses == pytest.approx(dict.fromkeys(ENGINES, losses["reference"]), abs=2e-4)
-    assert abs(losses["reference"] - before["reference"]) > 1e-3
-    replaced = name in sources.TESTED and name != "linear_backward"         # that only in a model with LoRA
-    assert told.count(f"npgpt: {name} was edited") == replaced
+@pytest.mark.parametrize("names", [
+    ["layernorm_backward"],
+    pytest.param([name for name in FILES if "forward" in name], marks=pytest.mark.slow),
+    pytest.param([name for name in FILES if "forward" not in name], marks=pytest.mark.slow)],
+    ids=["one", "forward", "backward"])
+def test_every_engine_trains_with_an_edited_line_of_a_layer(names, tmp_path):
+    plain = [(fields, FILE, TRANSFORMER) for fields in map(fields_of, ("linear", "lora", "exact"))]
+    edits = [(fields_of(name), str(FILES[name].relative_to(ROOT.parent)),
+              edited(ast.parse(FILES[name].read_text()), name)) for name in names]
+    found, told = assert_engines_agree(plain + edits, tmp_path, "brief")
+    losses = {str(fields): loss for (fields, *_), (loss,) in zip(plain, found[:3], strict=True)}
+    for name, (loss,) in zip(names, found[3:], strict=True):
+        assert abs(loss - losses[str(fields_of(name))]) > 1e-3, name
+        replaced = name in sources.TESTED and name != "linear_backward"     # that only in a model with LoRA
+        assert (f"npgpt: {name} was edited" in told) == replaced
 
 
 def test_the_lesson_has_the_code_that_its_replacements_were_tested_with():
@@ -97,7 +75,7 @@ def test_the_lesson_has_the_code_that_its_replacements_were_tested_with():
     assert found == sources.TESTED, f"TESTED = {found}"
 
 
-# Edits of the transformer in one process: for each the package is imported anew from an edited copy.
+# Edits in one process: for each the package is imported anew from an edited copy.
 SIZES = {"vocab_size": 600, "block_size": 8, "n_layer": 3, "n_head": 2, "n_embd": 8,
          "lm_head_bias": True, "embedding_layer_norm": True, "initializer_range": 0.3}
 IN_TURN = """
@@ -105,53 +83,64 @@ import json, linecache, sys
 from pathlib import Path
 import numpy as np
 
-def figures(kernels):
-    from npgpt import GPT, AdamW, GPTConfig
-    model = GPT(GPTConfig(**fields), threads=2, kernels=kernels)
-    hidden = float(abs(model.hidden(idx)).mean())
-    through = float(np.mean([abs(grad).mean() for grad in model.backward(dhidden).values()]))
-    optimizer = AdamW(model.params, lr=0.1, engine=model.engine)
+def last_loss(model):
+    from npgpt import AdamW
+    optimizer = AdamW(model.params, lr=0.02 if is_brief else 0.1, engine=model.engine)
     for _ in range(4):
         loss, _ = optimizer.train_step([(idx, targets)], [None], targets.size, max_norm=1.0)
+    return float(loss)
+
+def figures(kernels):
+    from npgpt import GPT, GPTConfig
+    model = GPT(GPTConfig(**fields), threads=2, kernels=kernels)
+    if is_brief:
+        return [last_loss(model)]
+    hidden = float(abs(model.hidden(idx)).mean())
+    through = float(np.mean([abs(grad).mean() for grad in model.backward(dhidden).values()]))
+    loss = last_loss(model)
     reader = model.engine.reader(4)
     read = [float(abs(reader(part)).mean()) for part in (idx[:, :5], idx[:, 5:6])]
-    return [float(loss), float(model.evaluate(idx, targets)), *read, hidden, through]
+    return [loss, float(model.evaluate(idx, targets)), *read, hidden, through]
 
 sys.dont_write_bytecode, found = True, []
-rng = np.random.default_rng(0)
-idx, targets = rng.integers(0, 600, (2, 4, 8))
-dhidden = rng.standard_normal((4, 8, 8))
-for fields, source in json.loads(Path("edits.json").read_text()):
-    Path("npgpt/model/transformer.py").write_text(source)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "npgpt"]:
+is_brief, *engines = sys.argv[1] == "brief", *sys.argv[2:]
+for fields, file, source in json.loads(Path("edits.json").read_text()):
+    original = Path(file).read_text()
+    Path(file).write_text(source)
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("npgpt", "tests")]:
         del sys.modules[name]
     linecache.clearcache()
-    found.append({kernels: figures(kernels) for kernels in sys.argv[1:]})
+    rng = np.random.default_rng(0)
+    idx, targets = rng.integers(0, fields["vocab_size"], (2, 4, 8))
+    dhidden = rng.standard_normal((4, 8, fields["n_embd"]))
+    found.append({kernels: figures(kernels) for kernels in engines})
+    Path(file).write_text(original)
 Path("found.json").write_text(json.dumps(found))
 """
+FILE = "npgpt/model/transformer.py"
 TRANSFORMER = Path(transformer.__file__).read_text()
 
 
-def assert_engines_agree(edits, folder):
-    """Train with each of the edits, pairs of a config's fields and a source; compare the engines.
+def assert_engines_agree(edits, folder, figures="all"):
+    """Train with each of the edits (a config's fields, a file, its new source); compare the engines.
 
     Returns the reference's figures of each edit, and standard error. The figures: the loss after
-    four steps, that of an evaluation, the size of the logits of a prompt, and of the token after it;
-    before training, the size of the hidden state, and that of a gradient through it.
+    four steps; unless they are "brief", also that of an evaluation, the size of the logits of a
+    prompt, and of the token after it; before training, the size of the hidden state, and that of a
+    gradient through it.
     """
     shutil.copytree(ROOT, folder / "npgpt", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "edits.json").write_text(json.dumps(edits))
-    engines = [each for each in ENGINES if each in ("reference", "numpy", "numba", "xla")]
     variables = {**os.environ, "PYTHONPATH": str(folder)}
-    done = subprocess.run([sys.executable, "-c", IN_TURN, *engines], cwd=folder, env=variables,
+    done = subprocess.run([sys.executable, "-c", IN_TURN, figures, *ENGINES], cwd=folder, env=variables,
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads((folder / "found.json").read_text())
-    for (fields, source), figures in zip(edits, found, strict=True):
-        changes = "\n".join({*source.splitlines()} - {*TRANSFORMER.splitlines()})
-        expected = pytest.approx(figures["reference"], abs=2e-4)
-        for engine in engines:
-            assert figures[engine] == expected, f"{engine}, {fields}: {changes}"
+    for (fields, file, source), each in zip(edits, found, strict=True):
+        changes = "\n".join({*source.splitlines()} - {*(ROOT.parent / file).read_text().splitlines()})
+        for engine, ours in each.items():
+            expected = pytest.approx(each["reference"], abs=2e-4)
+            assert ours == expected, f"{engine}, {fields}: {changes}"
     return [each["reference"] for each in found], done.stderr
 
 
@@ -187,7 +176,8 @@ def test_lines_that_meet_what_engines_replace(tmp_path):
              (SIZES, changed(LAST, f"    logits = 0.5 * logits - head_bias\n{LAST.lstrip()}")),
              (SIZES, changed(LAST, f"    {gate}\nlogits = gate * logits\n{LAST.lstrip()}")),
              (SIZES, capped)]
-    (plain, _, alike, *others), told = assert_engines_agree(edits, tmp_path)
+    (plain, _, alike, *others), told = assert_engines_agree(
+        [(fields, FILE, source) for fields, source in edits], tmp_path)
     assert alike == pytest.approx(plain, abs=2e-4)
     assert all(abs(other[0] - plain[0]) > 1e-3 for other in others)
     assert [other[4:] for other in others[1:]] == [pytest.approx(plain[4:], rel=1e-5)] * 3
@@ -223,7 +213,7 @@ def arrays_of(name):
 
 
 def statements(name):
-    """Return the edits of a function, as sources: each statement printed, then each array changed.
+    """Return the edits of a function, as sources: each statement printed, then its array changed.
 
     A scale alone is not seen by Adam, nor by a LayerNorm, so values of the same row are mixed. A
     mask is left out: scaled, its 0 and minus infinity stay the same.
@@ -237,7 +227,7 @@ def statements(name):
                  and isinstance(each.ctx, ast.Store) and each.id in arrays]
         if names:
             prints[node] = "\n".join(f"print({each}.shape)" for each in names)
-        changes += [{node: f"{each} = 0.5 * {each} + 0.9 * {each}[..., ::-1]"} for each in names]
+        changes += [{node: f"{each} = 0.5 * {each} + 0.9 * {each}[..., ::-1]"} for each in names[:1]]
     return [ast.unparse(After(lines).visit(copy.deepcopy(tree, {id(node): node for node in lines})))
             for lines in (prints, *changes)]
 
@@ -248,7 +238,7 @@ def statements(name):
                                   "self_attention_backward"])
 def test_every_engine_trains_with_each_edited_statement_of(name, tmp_path):
     texts = [TRANSFORMER, *statements(name)]
-    found, _ = assert_engines_agree([(SIZES, each) for each in texts], tmp_path)
+    found, _ = assert_engines_agree([(SIZES, FILE, each) for each in texts], tmp_path)
     plain, printed, *others = found
     assert printed == plain and len(others) > 1
     for text, other in zip(texts[2:], others, strict=True):

@@ -30,8 +30,8 @@ def inputs(dtype=np.float64):
                                                (CAUSAL + HEADS, False)],
                          ids=["causal, dropout", "causal", "dropout", "each entry", "each head"])
 @pytest.mark.parametrize(("queries", "tile_bytes"), [
-    (3, 1), (3, 3 * TILE), (3, 2 * H * TILE), (1, TILE), (7, 1), (100, 1 << 20)], ids=[
-    "one head each", "three heads of one entry", "two entries", "one query", "all queries", "one tile"])
+    (3, 1), (3, 3 * TILE), (3, 2 * H * TILE), (100, 1 << 20)], ids=[
+    "one head each", "three heads of one entry", "two entries", "one tile"])
 def test_equals_the_lesson_on_any_number_of_cores(queries, tile_bytes, mask, dropped, kept):
     for dtype, tolerance in ((np.float64, 1e-12), (np.float32, 1e-5)):
         q, k, v, dmix, drop = inputs(dtype)

@@ -23,7 +23,6 @@ all shape size scale mean sum max min take abs exp tanh erf real add maximum ran
 alone contiguous in_order over_blocks row_numbers free_cores part_0 part_1 rest stored base number
 number0 number1 IndexError functools outer part mask idx eps values xhat dx dy layer config result
 tmp total count weights bias rstd var flat number_0 made kernel""".split()
-FLOATS = "x", "z", "w", "k", "m"  # arguments, each called by one of NAMES
 FITTING = [
     "({a} + {b})",
     "({a} - {b})",

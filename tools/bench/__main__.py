@@ -2,7 +2,7 @@
 
     python tools/bench                      rows A B C D gen1 gen5
     python tools/bench --instructions avx2  restrict all sides to AVX2 on a CPU that has AVX-512; without xla
-    python tools/bench A --sides npgpt,fast,mkl,torch       npgpt by NumPy, by Numba, and by Numba and MKL; PyTorch
+    python tools/bench A --sides npgpt,fast,torch           npgpt by NumPy and by Numba; PyTorch
     python tools/bench --old FOLDER A B     beside another checkout of npgpt instead
     python tools/bench gpu                  on a GPU: 124M and baby GPT
 
@@ -20,14 +20,12 @@ from measure import Side, figures, jobs, measure
 from report import markdown, write_report
 from shapes import GROUPS, ROWS, SIDES, installed
 
-INTEL = "GenuineIntel" in Path("/proc/cpuinfo").read_text()      # on AMD's CPUs OpenBLAS is faster than MKL
-
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join([*ROWS, *GROUPS]))
-    parser.add_argument("--sides", help=f"such as npgpt,torch, of {', '.join(SIDES)}; default: all that are installed "
-                                        "(mkl on Intel's CPUs only); with --old npgpt,old")
+    parser.add_argument("--sides", help=f"such as npgpt,torch, of {', '.join(SIDES)}; default: all that are installed; "
+                                        "with --old npgpt,old")
     parser.add_argument("--old", type=Path, metavar="FOLDER", help="another checkout of npgpt, the side old; on a CPU")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each side")
     parser.add_argument("--instructions", choices=["avx2"], help="restrict all sides to these; default: the CPU's")
@@ -35,7 +33,7 @@ def parse():
     parser.add_argument("--out-dir", type=Path, default=Path("bench"))
     args = parser.parse_args()
     args.rows = [row for name in args.rows or ["cpu"] for row in GROUPS.get(name, (name,))]
-    other = {"old", *(["xla"] if args.instructions else []), *([] if INTEL else ["mkl"])}
+    other = {"old", *(["xla"] if args.instructions else [])}
     default = ["npgpt", "old"] if args.old else [side for side in SIDES if side not in other and installed(side)]
     args.sides = args.sides.split(",") if args.sides else default
     if unknown := [*({*args.rows} - {*ROWS}), *({*args.sides} - {*SIDES})]:

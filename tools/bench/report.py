@@ -5,7 +5,7 @@ import os
 
 from shapes import PEERS
 
-LABELS = {"npgpt": "npgpt", "fast": "npgpt, fast", "mkl": "npgpt, mkl", "xla": "npgpt, XLA",
+LABELS = {"npgpt": "npgpt", "fast": "npgpt, fast", "xla": "npgpt, XLA",
           "cupy": "npgpt, CuPy", "reference": "npgpt, reference lines", "old": "npgpt, older",
           "torch": "PyTorch", "compile": "torch.compile", "transformers": "transformers"}
 HEADER = ("row", "what", "side", "time", "times the first's", "PyTorch's time / this", "tokens/s", "memory")

@@ -2,15 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable
-from importlib.metadata import distributions
 from importlib.util import find_spec
 
 import numpy as np
 
 # In the order of their turns, each with the package that it needs. Those of KERNELS are npgpt.
-SIDES = {"npgpt": "numpy", "fast": "numba", "mkl": "mkl", "xla": "jax", "cupy": "cupy",
+SIDES = {"npgpt": "numpy", "fast": "numba", "xla": "jax", "cupy": "cupy",
          "reference": "cupy", "old": "numpy", "torch": "torch", "compile": "torch", "transformers": "transformers"}
-KERNELS = {"npgpt": "numpy", "fast": "numba", "mkl": "mkl", "xla": "xla", "cupy": "auto",
+KERNELS = {"npgpt": "numpy", "fast": "numba", "xla": "xla", "cupy": "auto",
            "reference": "reference", "old": "numpy"}
 PEERS = ("torch", "transformers")       # of training and of generation
 SEED = 0            # of the weights, batches and prompts: every side has the same
@@ -19,8 +18,8 @@ N_BATCHES = 8       # they are repeated
 
 
 def installed(side):
-    """Return whether the package of a side is installed; mkl has no module."""
-    return bool(find_spec(SIDES[side]) or any(distributions(name=SIDES[side])))
+    """Return whether the package of a side is installed."""
+    return bool(find_spec(SIDES[side]))
 
 
 @dataclasses.dataclass
@@ -59,7 +58,7 @@ class Shape:
         """Return the sides that can run this row. The other times are given as multiples of the first's, npgpt's."""
         if self.device == "gpu":
             return ("xla", *(["cupy", "reference"] if self.dtype != "bfloat16" else []), "torch", "compile")
-        return ("npgpt", "fast", "mkl", "xla", "old", *(["transformers"] if self.new_tokens else ["torch", "compile"]))
+        return ("npgpt", "fast", "xla", "old", *(["transformers"] if self.new_tokens else ["torch", "compile"]))
 
     @property
     def description(self):

@@ -16,18 +16,19 @@ COMPILER = [Path(__file__).with_name(name).read_bytes() for name in ("jit.py", "
 MOST_BYTES, MOST_FILES = 1 << 26, 500       # of a file, and in the folder
 
 
-def jit(function, source, fastmath=frozenset()):
+def jit(function, source):
     """Compile a function for the types of each first call. source: its text. It runs without Python's lock.
 
     No array that it writes to may share memory with another one. Otherwise LLVM would check that at run time, and take
-    a slower path with other bits, depending on where the arrays lie. Without fastmath each operation rounds as NumPy's:
-    if a * b - c were fused, the softmax's largest score would not be 0 after its maximum was subtracted.
+    a slower path with other bits, depending on where the arrays lie. Without fastmath each
+    operation rounds as NumPy's: if a * b - c were fused, the softmax's largest score would not be 0
+    after its maximum was subtracted.
     """
     def customized(flags):
         flags.noalias = True
         return flags
 
-    loop = numba.njit(function, nogil=True, error_model="numpy", fastmath=set(fastmath))
+    loop = numba.njit(function, nogil=True, error_model="numpy")
     loop._compiler._customize_flags = customized
     loop._cache = Cache(source)
     return loop

@@ -14,7 +14,6 @@ from npgpt.engine.loops.statements import (
     is_simple,
     names_in,
     reads,
-    stored,
     with_names,
 )
 from npgpt.engine.sources import tree_of
@@ -78,10 +77,12 @@ def driver_of(function, donated, helpers):
     known, unshared, parts = {*inspect.signature(function).parameters}, {*donated}, []
     statements = [*tree.body, ast.Pass()]
     while statements:
-        fit = (is_simple(each, known | stored(statements[:i])) for i, each in enumerate(statements))
-        n = next(i for i, fits in enumerate(fit) if not fits)
+        n, bound = 0, known
+        while is_simple(statements[n], bound):
+            bound = bound | names_in([statements[n]], ast.Store)
+            n += 1
         lines, (line, *statements) = statements[:n], statements[n:]
-        read, written, later = reads(lines), stored(lines), reads([line, *statements])
+        read, written, later = reads(lines), names_in(lines, ast.Store), reads([line, *statements])
         nodes = itertools.chain.from_iterable(map(ast.walk, lines))
         operations = [each for each in nodes if isinstance(each, ast.operator | ast.Call)]
         # NumPy has loops of one operation.

@@ -16,7 +16,7 @@ from numba.core.errors import NumbaError
 from npgpt.engine.loops import vectors
 from npgpt.engine.loops.check import Checked
 from npgpt.engine.loops.jit import jit
-from npgpt.engine.loops.statements import generated, in_user, names_in, reads, stored, with_names
+from npgpt.engine.loops.statements import generated, in_user, names_in, reads, with_names
 from npgpt.engine.loops.trace import Trace, UnfitError, is_constant
 from npgpt.engine.loops.write import Loop
 from npgpt.engine.row_blocks import row_blocks
@@ -71,8 +71,6 @@ class Segment:
             function = self.build(dict(zip(self.names, values, strict=True)))
             checked = self.checked and function is not self.plain
             self.patterns[alike] = Checked(self, function) if checked else function
-        if len(self.known) > 99 * MOST_KINDS:
-            self.known.clear()
         return self.known.setdefault(key, self.patterns.get(alike, self.plain))
 
     def build(self, values):
@@ -115,7 +113,8 @@ class Segment:
         """
         if not rest:
             return self.function(body, self.returned(), more)
-        names = sorted((reads(rest) | {*self.results}) & ({*self.names} | stored(body)))
+        known = {*self.names} | names_in(body, ast.Store)
+        names = sorted((reads(rest) | {*self.results}) & known)
         rest = Segment(rest, names, self.results, (), self.module, self.file, checked=False)
         more[".rest"] = rest
         self.parts.append(rest)

@@ -9,7 +9,7 @@ import numpy as np
 
 from npgpt.engine.loops.trace import KNOWN
 
-SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr, ast.If, ast.BinOp, ast.UnaryOp, ast.Compare,
+SIMPLE = (ast.Assign, ast.AugAssign, ast.If, ast.BinOp, ast.UnaryOp, ast.Compare,
           ast.IfExp, ast.Call, ast.Attribute, ast.Name, ast.Constant, ast.keyword,
           ast.operator, ast.unaryop, ast.cmpop, ast.expr_context)
 INSIGHT = {"locals", "vars", "dir", "eval", "exec", "globals"}  # they see which names there are
@@ -51,12 +51,11 @@ def is_simple(statement, known):
                 return False
             case ast.Assign(targets) if [type(target) for target in targets] != [ast.Name]:
                 return False
-            case ast.If() if not stored([each]) <= known:
+            case ast.If() if not names_in([each], ast.Store) <= known:
                 return False
             case _ if not isinstance(each, SIMPLE):
                 return False
-    assigns = isinstance(statement, ast.Assign | ast.AugAssign | ast.If)
-    return assigns or "put_along_axis" in ast.dump(statement)
+    return isinstance(statement, ast.Assign | ast.AugAssign | ast.If)
 
 
 def asks_identity(signs, others):
@@ -83,15 +82,6 @@ def reads(statements):
         found |= (names_in([each], ast.Load) | unsure) - assigned
         assigned |= bound_by(each)
     return found
-
-
-def stored(statements):
-    """Return the names that simple statements assign, or whose arrays they write to."""
-    nodes = itertools.chain.from_iterable(map(ast.walk, statements))
-    calls = [each.value for each in nodes if isinstance(each, ast.Expr)]
-    first = [each.args[0] for each in calls if isinstance(each, ast.Call) and each.args]
-    written = {each.id for each in first if isinstance(each, ast.Name)}
-    return written | names_in(statements, ast.Store)
 
 
 def bound_by(statement):

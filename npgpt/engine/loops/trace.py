@@ -48,7 +48,7 @@ TEMPLATES = {
 REDUCTIONS = {np.sum: "sum", np.mean: "mean", np.max: "max"}
 KNOWN = {
     function.__name__
-    for function in (*TEMPLATES, *REDUCTIONS, np.where, np.take_along_axis, np.put_along_axis)
+    for function in (*TEMPLATES, *REDUCTIONS, np.where, np.take_along_axis)
     if function
 } | {"abs"}
 OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%"}
@@ -64,7 +64,7 @@ class Node:
 
     rows: 0, PART or FULL; columns: whether it varies over them; kind: of its dtype, "f", "b", or
     "i" of an index; reduction: "sum", "mean" or "max" along a row, "rows" for a sum over all rows,
-    "take" for one value of each row; put: (index, value), which replaces the value of one column.
+    "take" for one value of each row.
     """
 
     rows: int
@@ -75,7 +75,6 @@ class Node:
     kind: str = "f"
     reduction: str = ""
     name: str = ""
-    put: tuple = ()
 
     @property
     def is_number(self):
@@ -132,11 +131,11 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             return self.trace.combined(WHERE, function, *arguments)
         if function in REDUCTIONS and isinstance(arguments[0], Traced):
             return arguments[0].reduced(REDUCTIONS[function], *arguments[1:], **options)
-        if options != {"axis": -1} or function not in (np.take_along_axis, np.put_along_axis):
+        if options != {"axis": -1} or function is not np.take_along_axis:
             raise UnfitError
-        x, index, *value = arguments
+        x, index = arguments
         if not all(
-            isinstance(each, Traced) and each.node and not each.is_flat for each in (x, index)
+            isinstance(each, Traced) and each.node and not each.is_flat for each in arguments
         ):
             raise UnfitError
         if (
@@ -145,25 +144,11 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             or index.node.columns
             or index.node.kind != "i"
             or x.node.kind != "f"
-            or x.node.put
         ):
             raise UnfitError
-        like = function(np.copy(x.like), index.like, *map(like_of, value), axis=-1)
-        if function is np.take_along_axis:
-            node = Node(FULL, False, "", (x.node, index.node), x.node.stage, reduction="take")
-            return Traced(self.trace, node, like)
-        new = self.trace.node(*value)
-        if (
-            x.home
-            or x.node.template is None
-            or new.columns
-            or new.kind != "f"
-            or new.rows
-            and value[0].is_flat
-        ):
-            raise UnfitError
-        x.node = Node(FULL, True, "{}", (x.node,), x.node.stage, put=(index.node, new))
-        return None
+        node = Node(FULL, False, "", (x.node, index.node), x.node.stage, reduction="take")
+        like = np.take_along_axis(x.like, index.like, axis=-1)
+        return Traced(self.trace, node, like)
 
     def reshape(self, *shape):
         """Return the rows of all leading axes as one axis: x.reshape(-1, C)."""
@@ -255,12 +240,6 @@ def literal(number):
     return f"({text})" if text[0] == "-" else text
 
 
-def is_plain(array):
-    """Return whether an array computes as NumPy's own do, unlike masked arrays and matrices."""
-    names = "__array_ufunc__", "__array_function__", "__mul__"
-    return all(getattr(type(array), name) is getattr(np.ndarray, name) for name in names)
-
-
 class Trace:
     """The graph of the lines so far. values: name -> value of an argument; module: the lines'
     global names.
@@ -276,7 +255,6 @@ class Trace:
             if isinstance(each, np.ndarray)
             and each.ndim
             and each.size
-            and each.dtype.isnative
             and each.dtype in (np.float32, np.float64)
         ]
         if not floats:
@@ -298,7 +276,7 @@ class Trace:
             return value
         if is_number(value):
             return Number(self, Node(0, False, name=name), value, name)
-        if not isinstance(value, np.ndarray) or not value.ndim or not is_plain(value):
+        if not isinstance(value, np.ndarray) or not value.ndim:
             return Traced(self, None, None, name)
         *leading, columns = (1,) * (len(self.shape) - value.ndim) + value.shape
         rows = (
@@ -310,7 +288,6 @@ class Trace:
         )
         fits = (
             len(leading) + 1 == len(self.shape)
-            and value.dtype.isnative
             and columns in (1, self.shape[-1])
             and all(size in (1, whole) for size, whole in zip(leading, self.shape, strict=False))
             and (value.dtype == self.dtype or value.dtype.kind in "biu")
@@ -326,7 +303,7 @@ class Trace:
         if type(value) in (int, float):
             return Node(0, False, literal(value))
         node = getattr(value, "node", None)
-        if node is None or node.reduction == "rows" or node.put:  # these are known after the loop
+        if node is None or node.reduction == "rows":  # known after the loop
             raise UnfitError
         return node
 

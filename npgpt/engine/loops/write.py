@@ -56,7 +56,7 @@ class Loop:
         ]
         self.passes = range(1 + max((node.stage for node in self.nodes), default=0))
         others = {*self.given, *self.homes.values()}
-        rows = [node for node in map(stored_as, self.ends) if node.rows and node.columns]
+        rows = [node for node in self.ends if node.rows and node.columns]
         self.new = [node for node in rows if node not in others]
         self.choose_stored()
         self.name_nodes()
@@ -66,7 +66,7 @@ class Loop:
     def gather(self, node):
         into = self.numbers if node.is_number else self.nodes
         if node not in into:
-            for each in (*node.arguments, *node.put):
+            for each in node.arguments:
                 self.gather(each)
             into.append(node)
 
@@ -185,10 +185,6 @@ class Loop:
         lines = self.begin()
         for stage in self.passes:
             lines += self.pass_over(stage)
-        for node in self.nodes:
-            if node.put:
-                index, value = self.variable(node.put[0]), self.operand(node.put[1], 0)
-                lines.append(f"{self.rows[stored_as(node)]}[{index}] = {value}")
         lines += [f"{self.names[node]}_all[n, 0] = {self.variable(node)}" for node in self.ones]
         first, then = self.parameters()
         sums = [f"{self.names[node]}_sums" for node in self.sums]
@@ -303,9 +299,7 @@ class Loop:
 
     def read_numbers(self):
         """Return the names of the numbers that the loop reads, without literals."""
-        read = {
-            each for node in self.nodes for each in (*node.arguments, *node.put) if each.is_number
-        }
+        read = {each for node in self.nodes for each in node.arguments if each.is_number}
         return [
             self.names[node]
             for node in self.numbers
@@ -380,10 +374,5 @@ class Loop:
         if value.node.reduction == "rows":
             return f"{name}_sums"
         if value.node.columns:
-            return f"{self.rows[stored_as(value.node)].removesuffix('_row')}_all.reshape(shape)"
+            return f"{self.rows[value.node].removesuffix('_row')}_all.reshape(shape)"
         return f"{name}_all.reshape(*shape[:-1], 1)"
-
-
-def stored_as(node):
-    """Return the node whose row holds a value: if a column is replaced, that of the others."""
-    return node.arguments[0] if node.put else node
