@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from npgpt.checks import check_text, require
+from npgpt.checks import require
 from npgpt.errors import UserError, one_line
 
 INSTALL = 'install the one for your driver, pip install "npgpt[cuda12]" or "npgpt[cuda13]", or use --device cpu'
@@ -15,7 +15,6 @@ def array_module(device):
 
     "cuda" means "gpu". Raises UserError, with what to do, if CuPy, the driver or the GPU is missing.
     """
-    check_text("device", device)
     if device == "cpu":
         return np
     known = re.fullmatch(r"(gpu|cuda)(:[0-9]{1,4})?", device)

@@ -17,7 +17,7 @@ from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import parameter_shapes
 from npgpt.training.options import MODEL_FIELDS, TrainOptions, load_preset, options_of
 
-VOCABULARIES = {"char": 65, "byte": 256, "gpt2": 50257, "bpe": 50257}
+VOCABULARIES = {"char": 65, "byte": 256, "gpt2": 50257}
 
 
 def add_arguments(parser):
@@ -26,8 +26,6 @@ def add_arguments(parser):
     parser.add_argument("--revision", help="branch, tag or commit of a model on the hub")
     parser.add_argument("--vocab-size", type=int, help="of a preset; by default its tokenizer's, or 65 for char")
     parser.add_argument("--batch-size", type=int, help="for the memory of a training step; by default the preset's")
-    parser.add_argument("--loops", metavar="LAYER", help="show the lines of a layer, such as layernorm, beside the "
-                                                         "loops that they become")
     add_block_argument(parser)
     add_model_arguments(parser)
 
@@ -52,9 +50,6 @@ def engines():
 
 
 def run(args):
-    if args.loops:
-        from npgpt.cli.loops import show_loops  # imports the room study
-        return show_loops(args.loops)
     if args.model is not None and (args.preset or args.vocab_size or given_fields(args, MODEL_FIELDS)):
         raise UserError("a model has a fixed shape: give either a model, or a preset and flags")
     block = read_block(args.block)

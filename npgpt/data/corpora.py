@@ -1,6 +1,7 @@
 """The texts to train on: a corpus with a name, your own text file, or a folder of token files."""
 
 import hashlib
+import json
 import os
 import re
 import textwrap
@@ -10,7 +11,7 @@ from pathlib import Path
 from npgpt.checks import check_memory, require
 from npgpt.download.file import download
 from npgpt.errors import UserError, one_line
-from npgpt.files import open_regular, parse_json, write_atomically
+from npgpt.files import open_regular, write_atomically
 
 BYTES_PER_CHARACTER = 8     # of a text in memory: its bytes, its characters, its tokens
 ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: every second word is quoted
@@ -80,7 +81,7 @@ def read_answers(text: str, path: Path) -> list[tuple[str, str]]:
         if not line.strip():
             continue
         try:
-            row = parse_json(line)
+            row = json.loads(line)
             answers.append((row["prompt"], row["completion"]))
             for name in ("prompt", "completion"):
                 right = isinstance(row[name], str) and row[name]

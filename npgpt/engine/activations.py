@@ -29,7 +29,7 @@ PREFIXES = {"attention": "''", "block": "f'h.{i}'", "blocks[i]": "f'h.{i}'"}
 class Arrays(dict[str, np.ndarray]):
     """A dict of arrays that is shown as a table."""
 
-    __repr__, _repr_html_ = table("mean |x|", lambda self, name: (
+    __repr__ = table("mean |x|", lambda self, name: (
         self[name].shape, self[name].dtype, f"{float(abs(self[name]).mean()):.4g}"))
 
 

@@ -28,25 +28,12 @@ class ReferenceEngine:
     adamw_update, gpt_backward, kernels = staticmethod(update.adamw_update), staticmethod(gpt_backward), "reference"
     synchronous = True          # whether results are ready when a call returns
     shows_gradients = True      # whether a step has the whole gradient on the host
-    rng_type: type = np.random.Generator        # of what `dropout_rng` returns
     ranks = 1, 1                # processes that train together: in all, and on this machine
 
     def __init__(self, params: Parameters, threads: int):
         self.params, self.threads = params, threads
         self.config, self.ops = params.config.with_block(), with_lora(layers, params.config)
 
-    def __new__(cls, *arguments, **named):
-        engine = super().__new__(cls)
-        engine.made_by = functools.partial(cls, **named), arguments
-        return engine
-
-    def __reduce__(self):       # for pickle and copy.deepcopy: an engine of the copied parameters is made anew
-        return self.made_by
-
-    @functools.cached_property
-    def mixes_texts(self) -> bool:
-        """Whether the texts of a batch depend on each other: then no batch may be divided."""
-        return self.params.config.block.mixes_texts(self.params.config)
 
     @property
     def description(self) -> str:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from npgpt import layers
-from npgpt.checks import check_path, is_real, require, shown
+from npgpt.checks import is_real, require, shown
 from npgpt.errors import UserError, describe, raised_at
 from npgpt.files import run_python
 from npgpt.model import transformer
@@ -36,7 +36,7 @@ class Block:
     (in, out), and decay. init: a number, or how `initialize` draws: "linear", the matrix of a linear layer; "residual",
     of one whose result is added to the residual stream; "bias", of either; "normal". forward, backward: called as
     `block_forward` and `block_backward` in npgpt/model/transformer.py. Each call returns new arrays.
-    If the texts of a batch depend on each other, as in a batch norm, no engine divides a batch.
+    Engines divide batches, so no text of a batch may depend on another one, as in a batch norm.
     To continue texts, the forward reads new tokens alone: others are seen only in `ops.attention_forward`, called once,
     with GPT-2's mask. An argument `positions` gets the tokens' positions then, (B, T) integers; otherwise it is None.
 
@@ -60,18 +60,12 @@ class Block:
     def __deepcopy__(self, memo):
         return self
 
-    def __reduce__(self):       # pickle does not find the functions of a file
-        functions = self.parameters, self.forward, self.backward
-        if self.path:
-            return read_block, (self.path,)
-        return Block, (*functions, self.source, self.texts, self.file)
 
     def parameters_of(self, config):
         """Return `parameters(config)`. Raises UserError, with the line, if it fails or returns something else."""
         with self.blamed():
             found = self.parameters(config)
-            right = found and isinstance(found, dict)
-            require(f"parameters(config) of {self}", found, right, "a dict with names")
+            require(f"parameters(config) of {self}", found, bool(found), "a dict with names")
             for name, (shape, init) in found.items():
                 longer = any(other.startswith(f"{name}.") for other in found)
                 if longer or not re.fullmatch(NAME, name):
@@ -129,30 +123,26 @@ class Block:
 
         Others are added to the gradients: none may share memory with another or with a parameter.
         """
-        results, = self.tried(config)
-        grads = {name: array for name, array in results.items() if name not in ("x_out", "dx")}
+        whole, = self.tried(config)
+        grads = {name: array for name, array in whole.items() if name not in ("x_out", "dx")}
         for (name, one), (other, two) in itertools.product(grads.items(), repeat=2):
             if not one.flags.writeable or name != other and np.shares_memory(one, two):
                 raise UserError(f"{self}: {name} must have memory of its own, because others are "
                                 "added to it: return a copy")
         first, = self.tried(config, texts=ALONE[:1])
         before = copy.deepcopy(first)
-        again, _ = self.tried(config, texts=ALONE)
-        if changed := differing(before, first) + differing(before, again):
+        one, two = self.tried(config, texts=ALONE)
+        if changed := differing(before, first) + differing(before, one):
             raise UserError(f"{self}: {changed[0]} differs after the block has been called for "
                             "another text: return new arrays and a new cache each time, draw no "
                             "random numbers")
-
-    def mixes_texts(self, config):
-        """Return whether the results for a text of a batch depend on the other texts."""
-        if self == GPT2:
-            return False
-        (whole,), (one, two) = self.tried(config), self.tried(config, texts=ALONE)
         with np.errstate(all="ignore"):
             alone = {name: one[name] + two[name] for name in whole}
         for name in ("x_out", "dx"):
             alone[name] = np.concatenate([one[name], two[name]])
-        return differing(whole, alone) != []
+        if mixed := differing(whole, alone):
+            raise UserError(f"{self}: {mixed[0]} of one text depends on the other texts of its batch, "
+                            "as in a batch norm, but engines divide batches: compute each text alone")
 
     def guarded(self, forward, backward):
         """Return the block with an engine's versions of its functions, guarded if it is a user's.
@@ -255,7 +245,6 @@ def read_block(source):
         return source
     path, names = None, {name: getattr(source, name, None) for name in FUNCTIONS}
     if isinstance(source, str | os.PathLike):
-        check_path("block", source)
         path = os.path.abspath(source)
         try:
             names = run_python(path)[1]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from npgpt.checks import MOST_SEED, as_array, as_iterator, check_real, check_whole, is_real, require
+from npgpt.checks import MOST_SEED, check_real, check_whole, is_real, require
 from npgpt.errors import UserError
 
 
@@ -82,15 +82,10 @@ def check_sampling(config, max_new_tokens, temperature, top_k, top_p, seed, eos_
     check_whole("eos_token_id", eos_token_id, 0, config.vocab_size - 1, or_none=True)
 
 
-def check_stop(config, stop, tokenizer):
-    """Return the texts and lists of token ids at which a row ends. Raises UserError if they cannot be found."""
-    found = []
-    for each in [stop] if isinstance(stop, str) else as_iterator("stop", stop):
-        ids = [] if isinstance(each, str) else as_array("stop", each)
-        right = bool(each) if isinstance(each, str) else ids.ndim == 1 and ids.size and ids.dtype.kind in "iu" and (
-            ids.min() >= 0 and ids.max() < config.vocab_size)
-        require("stop", stop, right, "texts, or lists of ids in the vocabulary, such as [[5, 6]]; none of them empty")
-        if isinstance(each, str) and tokenizer is None:
-            raise UserError("stop has a text: pass the model's tokenizer as tokenizer=, or give a list of token ids")
-        found.append(each if isinstance(each, str) else ids.tolist())
-    return found
+def check_stop(stop, tokenizer):
+    """Return the texts and lists of token ids at which a row ends. Raises UserError for an empty one."""
+    stops = [stop] if isinstance(stop, str) else [each if isinstance(each, str) else list(each) for each in stop]
+    require("stop", stop, all(stops), "texts, or lists of token ids, such as [[5, 6]]; none of them empty")
+    if tokenizer is None and any(isinstance(each, str) for each in stops):
+        raise UserError("stop has a text: pass the model's tokenizer as tokenizer=, or give a list of token ids")
+    return stops

@@ -7,13 +7,11 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from npgpt.arrays import on_device_of, table, to_host
-from npgpt.checks import as_floats, is_real, require, shown
+from npgpt.arrays import on_device_of, table
+from npgpt.checks import is_real, shown
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.model.tree import flatten, nest
-
-INITS = ("gpt2", "half-wpe", "torch", "normal")       # what `initialize` draws
 
 
 def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
@@ -50,8 +48,6 @@ def frozen_names(config, freeze=()):
     there is no such parameter, or nothing is left to train.
     """
     parts = freeze.split(",") if isinstance(freeze, str) else freeze
-    right = isinstance(parts, list | tuple | set | frozenset) and all(isinstance(part, str) for part in parts)
-    require("freeze", freeze, right, 'names such as "wte,wpe,h.0"')
     shapes = parameter_shapes(config)
     frozen = {name for name in shapes if config.lora_rank and ".lora_" not in name}
     for part in filter(None, map(str.strip, parts)):
@@ -108,27 +104,20 @@ class Parameters(Mapping[str, np.ndarray]):
     def tree(self) -> dict:
         return self._tree
 
-    def __reduce__(self):       # for pickle and copy.deepcopy, as in the engines: made anew, then filled
-        number = None if self.xp is np else self.flat.device.id
-        settings = self.config, str(self.dtype), number, self.frozen, self.moment
-        return on_gpu_number, settings, to_host(self.flat)
-
-    def __setstate__(self, flat):
-        with on_device_of(self.flat):
-            self.flat[...] = self.xp.asarray(flat)
+    def __reduce__(self):       # copies of the views would not share memory with `flat`
+        raise TypeError("a model cannot be copied or pickled: make another GPT of its config, "
+                        "and assign to params.flat[:]")
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._views[name]
 
     def __setitem__(self, name: str, value: ArrayLike) -> None:
-        if not isinstance(name, str) or name not in self._views:
-            raise UserError(f"this model has no parameter {shown(name)}")
         view = self[name]
         with on_device_of(view):
-            value = as_floats(name, value, self.dtype, self.xp)
-            if value.shape not in ((), view.shape):
-                raise UserError(f"{name} has shape {view.shape}, but the value has shape {value.shape}")
-            view[...] = value
+            new = self.xp.asarray(value)
+            if new.shape not in ((), view.shape):
+                raise UserError(f"{name} has shape {view.shape}, but the value has shape {new.shape}")
+            view[...] = new
 
     def __contains__(self, name):
         return name in self.shapes
@@ -139,7 +128,7 @@ class Parameters(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self.shapes)
 
-    __repr__, _repr_html_ = table("", lambda self, k: (self.shapes[k], self.dtype, "frozen" * (k in self.frozen)))
+    __repr__ = table("", lambda self, k: (self.shapes[k], self.dtype, "frozen" * (k in self.frozen)))
 
     def fill(self, name, read):
         """Let read(array) fill the array of a parameter."""
@@ -147,14 +136,12 @@ class Parameters(Mapping[str, np.ndarray]):
 
     def check_gradients(self, what, grads):
         """Raise UserError unless grads has an array of the right shape and dtype for each of `trained` and no other."""
-        require(what, grads, isinstance(grads, Mapping), "gradients, a mapping such as loss_and_grads returns")
         if grads.keys() != self.trained.keys():
             name = next(iter(grads.keys() ^ self.trained.keys()))
             raise UserError(f"{what} must be gradients of this model: {shown(name)} is missing or extra")
         for name, shape in self.trained.items():
-            gradient = grads[name]
-            right = isinstance(gradient, self.xp.ndarray) and gradient.shape == shape and gradient.dtype == self.dtype
-            require(f"{name} of {what}", gradient, right, f"an array of shape {shape} and dtype {self.dtype}")
+            if grads[name].shape != shape or grads[name].dtype != self.dtype:
+                raise UserError(f"{name} of {what} must be an array of shape {shape} and dtype {self.dtype}")
 
     def flatten(self, tree):
         """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order."""
@@ -167,24 +154,14 @@ class Parameters(Mapping[str, np.ndarray]):
             return Parameters(self.config, self.dtype, self.xp, self.frozen, moment=True)
 
 
-def on_gpu_number(config, dtype, number, frozen=(), moment=False):
-    """Return a `Parameters`, zero, in CuPy's arrays on the GPU of a number; None: in NumPy's arrays."""
-    if number is None:
-        return Parameters(config, dtype, np, frozen, moment)
-    import cupy
-
-    with cupy.cuda.Device(number):
-        return Parameters(config, dtype, cupy, frozen, moment)
 
 
-def initialize(params, seed, init="gpt2", names=None):
+def initialize(params, seed, names=None):
     """Draw GPT-2's initial weights: normal with standard deviation `initializer_range`, biases 0, LayerNorm gains 1.
 
     For the two projections that add to the residual stream it is divided by sqrt(2 n_layer), so that the variance of
     the stream does not grow with the number of layers. The same seed gives the same model on every device, in every
-    dtype. init: "gpt2"; "half-wpe", half that deviation for the positions, as in OpenAI's code; "normal", that
-    deviation for every matrix; or "torch", as torch's modules: embeddings with deviation 1, linear layers uniform
-    within 1 / sqrt(fan in). LoRA's B is 0. names: which parameters are drawn, by default all.
+    dtype. LoRA's B is 0. names: which parameters are drawn, by default all.
     """
     rng, config = np.random.default_rng(seed), params.config
     known = parameters_of(config)
@@ -192,17 +169,10 @@ def initialize(params, seed, init="gpt2", names=None):
         shape, how = known[name]
         if is_real(how):
             params[name] = how
-        elif init == "torch" and how != "normal":
-            matrix = known.get(f"{name.rpartition('.')[0]}.weight", (shape, how))[0] if how == "bias" else shape
-            fan_in = config.n_embd if name.startswith("lm_head.") else matrix[-2:][0]
-            uniform = rng.random(shape, dtype=np.float32) * 2 - 1
-            params[name] = uniform / math.sqrt(fan_in)
         elif how == "bias":
             params[name] = 0.0
         else:
-            deviation = 1.0 if init == "torch" and name in ("wte.weight", "wpe.weight") else config.initializer_range
-            if how == "residual" and init != "normal":
+            deviation = config.initializer_range
+            if how == "residual":
                 deviation /= math.sqrt(2 * config.n_layer)
-            if name == "wpe.weight" and init == "half-wpe":
-                deviation /= 2
             params[name] = rng.standard_normal(shape, dtype=np.float32) * deviation

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import numpy as np
 
 from npgpt.data.batches import Tokens, count_targets, strided_windows, windows
-from npgpt.data.token_files import check_tokens
 from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.reference import counted
 
@@ -32,7 +31,6 @@ def evaluate_split(model, tokens: Tokens, stride: int | None = None, progress: b
     but the first is predicted once. Early tokens of a window have little context, so the loss is an upper bound.
     With a stride the windows are those of `strided_windows`.
     """
-    check_tokens("tokens", tokens)
     block_size = model.config.block_size
     rows = max(model.engine.threads, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size)
     with tqdm(total=count_targets(tokens, block_size), unit="token", unit_scale=True, desc="evaluate",

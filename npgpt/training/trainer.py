@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from npgpt.checkpoints.run import Checkpoint, fingerprint, save_checkpoint
-from npgpt.checks import check_path, require
 from npgpt.data.batches import Tokens, crops_of
 from npgpt.data.token_files import check_tokens
 from npgpt.data.tokenizer_base import Tokenizer
@@ -18,7 +17,6 @@ from npgpt.engine.memory import check_training_memory
 from npgpt.engine.update import NotFiniteError
 from npgpt.errors import UserError
 from npgpt.interrupts import calling_on_signals
-from npgpt.model.parameters import Parameters
 from npgpt.training.adamw import AdamW
 from npgpt.training.evaluation import mean_loss
 from npgpt.training.loop import train_step
@@ -56,16 +54,9 @@ class Trainer:
                  tokenizer: Tokenizer | None = None, corpus_name: str | None = None,
                  on_step: Callable[["Trainer", dict[str, float]], None] | None = None,
                  on_evaluation: Callable[["Trainer"], None] | None = None):
-        right = isinstance(getattr(model, "params", None), Parameters) and hasattr(model, "evaluate")
-        require("model", model, right, "a GPT")
         check_tokens("train_tokens", train_tokens)
         if val_tokens is not None:
             check_tokens("val_tokens", val_tokens)
-        require("options", options, options is None or isinstance(options, TrainOptions), "a TrainOptions")
-        require("tokenizer", tokenizer, tokenizer is None or isinstance(tokenizer, Tokenizer), "a tokenizer")
-        require("corpus_name", corpus_name, corpus_name is None or isinstance(corpus_name, str), "a string")
-        if out_dir is not None:
-            check_path("out_dir", out_dir)
         check_causal(model.config)
         self.model, self.on_step, self.on_evaluation = model, on_step, on_evaluation
         self.train_tokens, self.val_tokens = train_tokens, val_tokens
@@ -140,11 +131,11 @@ class Trainer:
         """Let `run` end after the step in progress."""
         self.stop_requested = True
 
-    def train_step(self, at: int | None = None) -> dict:
+    def train_step(self) -> dict:
         """Take one step, and return its record.
 
-        at: the step whose batches, dropout and learning rate are used, by default the next. On a GPU the values of the
-        record are still being computed, see `read`. A logged step also has the `layer_norms`, if the engine can.
+        On a GPU the values of the record are still being computed, see `read`. A logged step also
+        has the `layer_norms`, if the engine can.
         """
         params, kept, on_grads = self.model.params, [], None
         if (self.step + 1) % self.options.log_interval == 0:
@@ -152,7 +143,7 @@ class Trainer:
                 kept.extend([grads, params.flat[:params.n_trained].copy()])
         try:
             loss, lr, norm = train_step(self.model, self.optimizer, self.crops["train"], self.options,
-                                        self.step if at is None else at, on_grads)
+                                        self.step, on_grads)
         except NotFiniteError as error:
             raise self._not_finite(str(error).partition(":")[0]) from None
         self.step += 1

@@ -3,11 +3,7 @@
 import functools
 import importlib.util
 import inspect
-import json
 import linecache
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -191,16 +187,10 @@ def test_a_run_asks_for_its_file_and_resumes_to_the_bit(train, npgpt, tmp_path):
 WRONG = {       # old code, new code -> what is said
     "no parameters": ("def parameters", "def sizes", "has no function parameters"),
     "no shape": ('((C,), 1.0), "c_attn', '(C, 1.0), "c_attn', "norm_1.weight in parameters(config)"),
-    "no values": ('"c_up.weight": ((C, F)', '"c_up.weight": ((C, 0)', "c_up.weight in parameters(config)"),
-    "a name": ('"c_up.weight"', '"c_up weight"', "c_up weight in parameters(config) of modern_block.py"),
     "a shape that does not fit": ('"c_up.weight": ((C, F)', '"c_up.weight": ((C, F + 1)', "line 83: ValueError"),
     "no gradient of one": ('"c_up": dc_up, ', "", "the gradients of modern_block.py must be those"),
-    "too little": ("return dx, {", "return {", "modern_block.py: ValueError: too many values to unpack"),
     "one memory": ('"norm_2": dnorm_2', '"norm_2": dnorm_1', "gradient of norm_1.weight must have memory of its own"),
-    "read-only": ('"c_up": dc_up', '"c_up": np.broadcast_to(dc_up, dc_up.shape)', "c_up.weight must have memory"),
-    "in place": ("x_mid = x + attended", "x_mid = np.add(x, attended, out=x)", "line 127: ValueError: output array is"),
     "huge": ('"c_up.weight": ((C, F)', '"c_up.weight": ((2**62, F)', "the model would take"),
-    "an exit": ("    C, F = config", "    raise SystemExit(0)\n    C, F = config", "SystemExit"),
     "another dtype": ("np.cos(angles).astype(x.dtype)", "np.cos(angles)", "x_out of modern_block.py", "float32"),
     "not Python": ("def parameters", "def 1", "line 100: invalid"),
 }
@@ -211,12 +201,6 @@ def test_a_wrong_file_is_refused_in_one_line_and_nothing_is_written(train, tmp_p
     old, new, *says = wrong
     refused(train("--block", edited(tmp_path, old, new), "--n-embd", 16), *says)
     assert not Path("out").exists()
-
-
-@pytest.mark.parametrize("kernels", ["reference", "numba"])
-def test_an_error_in_a_later_step_is_one_line(train, tmp_path, kernels):
-    late = edited(tmp_path, "C = x.shape\n", "C = x.shape\n    assert T < 5\n")
-    refused(train("--block", late, "--n-embd", 16, "--kernels", kernels), "modern_block.py, line 117: AssertionError")
 
 
 class Methods:
@@ -350,28 +334,21 @@ AGAIN = "differs after the block has been called"
 BUFFER = "x_out = np.multiply(x, w, out=KEPT.setdefault(x.shape, np.empty_like(x)))"
 REFUSED = {     # what is said, old code, new code, …
     "a name within another": (f"a {NESTED}", '"w": (', '"a": ((C,), 1.0), "a.b": ('),
-    "a name within a later one": (f"a {NESTED}", '"w": (', '"a.b": ((C,), 1.0), "a": ('),
     "weight twice": (f"weight.weight {NESTED}", '"w": (', '"weight.weight": ('),
-    "weight before another name": (f"a.weight.b {NESTED}", '"w": (', '"a.weight.b": ('),
-    "an empty name": (f"an empty name {NESTED}", '"w": (', '"": ('),
     "no parameter": ("must be a dict with names", '{"w": ((C,), 1.0)}', "{}"),
     "a buffer as x_out": (f"x_out {AGAIN}", "x_out = x * w", BUFFER),
-    "a buffer as dx": (f"dx {AGAIN}", "dx = dx_out * w", BUFFER.replace("x_out", "dx", 1).replace("(x,", "(dx_out,")),
-    "a buffer as gradient": (f"the gradient of w {AGAIN}", "{\"w\": dw}",
-                             '{"w": np.add(dw, 0.0, out=KEPT.setdefault("w", np.empty_like(w)))}'),
-    "two buffers in turn": (
-        f"the gradient of w {AGAIN}", '{"w": dw}', '{"w": np.add(dw, 0.0, out=KEPT[n % 2])}',
-        "    dx = dx_out", "    n = KEPT['n'] = KEPT.get('n', 0) + 1\n"
-        "    KEPT.setdefault(n % 2, np.empty_like(w))\n    dx = dx_out"),
     "a buffer in the cache": (
         f"the gradient of w {AGAIN}", "x_out, (x, w)", "x_out, (KEPT[0], w)",
         "x_out = x", "KEPT.setdefault(0, np.empty_like(x))[...] = x[-1:]\n    x_out = x"),
     "a stack as cache": (f"the gradient of w {AGAIN}", "return x_out, (x, w)",
                          "KEPT.setdefault(0, []).append((x, w))\n    return x_out, None",
                          "x, w = cache", "x, w = KEPT[0].pop()"),
-    "random numbers": (f"x_out {AGAIN}", "x * w", "x * w * np.float32(np.random.random(x.shape))"),
     "a parameter as gradient": ("gradient of w must have memory of its own", '{"w": dw}', '{"w": w}'),
-    "a view of a parameter": ("gradient of w must have memory of its own", '{"w": dw}', '{"w": w[::-1]}'),
+    "statistics of a batch": ("x_out of one text depends on the other texts",
+                              "x_out = x * w", "x = x - x.mean(axis=(0, 1))\n    x_out = x * w"),
+    "the size of a batch": ("the gradient of w of one text depends on",
+                            "(dx_out * x).sum(axis=(0, 1))", "(dx_out * x).sum(axis=(0, 1)) / x.shape[0]",
+                            "dx_out * w", "dx_out * np.where(np.arange(w.size) == 0, np.float32(np.inf), w)"),
     "a parameter in place": ("line 15: ValueError: output array is read-only", "x_out = x * w", "w *= 2.0"),
 }
 
@@ -385,10 +362,8 @@ def test_a_block_that_would_train_wrongly_is_refused(tmp_path, wrong):
 
 
 RIGHT = {       # old code, new code, …
-    "views of x and dx_out": ("x_out = x * w", "x_out = x", '"w": dw', '"w": 0.0 * w', "dx_out * w", "dx_out[:]"),
     "gradients side by side": ('"w": (', '"v": ((C,), 1.0), "w": (',
                                '"w": dw', '**dict(zip("vw", np.stack([0 * dw, dw], 1).T))'),
-    "one number": ("(C,)", "(1,)", ".sum(axis=(0, 1))", ".sum().reshape(1)"),
     "a square": ("(C,)", "(C, C)", "x * w", "x @ w", "dx_out * w", "dx_out @ w.T",
                  "(dx_out * x).sum(axis=(0, 1))", "np.einsum('btc,btd->cd', x, dx_out)"),
     "rounding errors": ("sum(axis=(0, 1))", "sum(axis=(0, 1)) - (dx_out * x)[::-1, ::-1].sum(axis=(0, 1))"),
@@ -397,28 +372,24 @@ RIGHT = {       # old code, new code, …
 
 
 @pytest.mark.parametrize("changes", RIGHT.values(), ids=RIGHT)
-@pytest.mark.parametrize("block_size", [1, 8])
-def test_a_block_that_trains_rightly_is_not_refused(tmp_path, changes, block_size):
+def test_a_block_that_trains_rightly_is_not_refused(tmp_path, changes):
     block = read_block(tiny(tmp_path, *changes))
-    config = GPTConfig(**{**SMALL, "block_size": block_size}, block=block)
-    config.block.validate(config)
-    assert not config.block.mixes_texts(config)
+    for block_size in (1, 8):
+        config = GPTConfig(**{**SMALL, "block_size": block_size}, block=block)
+        config.block.validate(config)
 
 
 LATE = {        # what is said, old code, new code
     "no gradient": ("the gradients of tiny.py must be those of", '{"w": dw}', '{} if late else {"w": dw}'),
     "a gradient's shape": ("the gradient of w of tiny.py must be", '"w": dw', '"w": dw[-late:]'),
     "a gradient's dtype": ("float64, not (12,) float32", '"w": dw', '"w": dw.astype("f") if late else dw'),
-    "the shape of dx": ("dx of tiny.py must be an array", "return dx,", "return dx[:, :3],"),
     "the shape of x_out": ("x_out of tiny.py must be an array", "return x_out,", "return x_out[:, :3],"),
-    "a list": ("5, 12) float64, not list", "return x_out,", "return [x_out] if late else x_out,"),
-    "no pair": ("TypeError: cannot unpack", "return x_out, (x, w)", "return None if late else (x_out, (x, w))"),
     "an exit": ("tiny.py, line 15: SystemExit", "= x * w", "= sys.exit() if late else x * w"),
     "an error": ("tiny.py, line 22: ZeroDivisionError", "dx_out * w", "dx_out * w / (1 // (1 - late))"),
 }
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("kernels", ["reference", *CPU_KERNELS[1:]])
 def test_what_is_wrong_only_at_the_real_size_is_an_error_of_the_user(tmp_path, kernels):
     for says, *changes in LATE.values():
         model = model_of(tiny(tmp_path, *changes), kernels)
@@ -441,79 +412,9 @@ def test_what_is_not_a_mistake_of_the_block_passes(tmp_path):
             model.loss_and_grads(IDX, TARGETS)
 
 
-@pytest.mark.parametrize("late", ["an exit", "no gradient"])
-def test_a_run_of_a_block_that_is_wrong_later_exits_with_two(train, tmp_path, late):
-    says, *changes = LATE[late]
+def test_a_run_of_a_block_that_is_wrong_later_exits_with_two(train, tmp_path):
+    says, *changes = LATE["an exit"]
     refused(train("--block", tiny(tmp_path, *changes), "--n-embd", 12, "--kernels", "numpy"), says)
-
-
-MIXED = {"statistics": ("x_out = x * w", "x = x - x.mean(axis=(0, 1))\n    x_out = x * w",
-                        "dx = dx_out * w", "dx = dx_out * w\n    dx = dx - dx.mean(axis=(0, 1))"),
-         "the size": ("(dx_out * x).sum(axis=(0, 1))", "(dx_out * x).sum(axis=(0, 1)) / x.shape[0]")}
-
-
-def test_infinity_does_not_hide_that_texts_depend_on_each_other(tmp_path):
-    infinite = "dx_out * w", "dx_out * np.where(np.arange(w.size) == 0, np.float32(np.inf), w)"
-    config = model_of(tiny(tmp_path, *MIXED["the size"], *infinite)).config
-    assert config.block.mixes_texts(config)
-
-
-@pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("mixed", MIXED.values(), ids=MIXED)
-def test_a_batch_whose_texts_depend_on_each_other_is_not_divided(tmp_path, capsys, mixed, kernels):
-    sources.say_once.cache_clear()
-    block = tiny(tmp_path, *mixed)
-
-    def results(kernels, threads):
-        """The gradients of a batch, and the losses of two steps of two micro-batches and afterwards."""
-        model = GPT(CONFIG, 0, "float64", threads=threads, kernels=kernels, block=block)
-        unit_scale(model.params)
-        optimizer, losses = AdamW(model.params, lr=0.01, engine=model.engine), []
-        grads = model.loss_and_grads(IDX, TARGETS)[1]
-        for _ in range(2):
-            step = optimizer.train_step([(IDX, TARGETS)] * 2, [None] * 2, 2 * TARGETS.size, max_norm=1.0)
-            losses.append(float(step[0]))
-        return {**grads, "losses": np.array([*losses, model.evaluate(IDX, TARGETS)])}
-
-    right = results("reference", 1)
-    for threads in (2,) if kernels == "xla" else (2, 3):
-        found = results(kernels, threads)
-        for name, array in right.items():
-            np.testing.assert_allclose(found[name], array, 1e-9, 1e-9 * abs(array).max(), err_msg=name)
-    assert capsys.readouterr().err.count("depend on each other in tiny.py") == (kernels in CPU_KERNELS)
-
-
-def test_ranks_do_not_divide_a_batch_whose_texts_depend_on_each_other(tmp_path):
-    config = model_of(tiny(tmp_path, *MIXED["the size"])).config
-    with pytest.raises(UserError, match="depend on each other in tiny.py, so ranks cannot divide it"):
-        with ranks(2, config):
-            pass
-
-
-ON_TWO = """
-import json, sys
-from npgpt import GPT, GPTConfig, UserError
-config, idx, targets = json.loads(sys.argv[2])
-model = GPT(GPTConfig(**config), 0, "float64", kernels="xla", block=sys.argv[1])
-print(model.loss_and_grads(idx[:2], targets[:2])[0])
-try:
-    model.loss_and_grads(idx, targets)
-except UserError as error:
-    print(error)
-"""
-
-
-@pytest.mark.slow
-def test_two_devices_divide_a_batch_only_evenly_if_its_texts_depend_on_each_other(tmp_path):
-    pytest.importorskip("jax", reason="JAX is not installed")
-    block = tiny(tmp_path, *MIXED["statistics"])
-    two = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    arguments = json.dumps([{**SMALL, "n_head": 2, "bias": False}, IDX.tolist(), TARGETS.tolist()])
-    result = subprocess.run([sys.executable, "-c", ON_TWO, block, arguments], capture_output=True, text=True, env=two)
-    loss, says = result.stdout.splitlines()
-    right, _ = model_of(block).loss_and_grads(IDX[:2], TARGETS[:2])
-    assert float(loss) == pytest.approx(right, rel=1e-12)
-    assert "tiny.py, so none can be added to these 3: choose a batch size divisible by the 2 devices" in says
 
 
 def test_the_digest_is_that_of_the_text_that_ran(tmp_path):
@@ -524,12 +425,3 @@ def test_the_digest_is_that_of_the_text_that_ran(tmp_path):
     assert path.read_text() == "1" and block.source == text and block.texts == {str(path): text}
     assert inspect.getsource(block.forward) in text
     assert sources.tree_of(block.forward.__code__).name == "forward"
-
-
-def test_the_digest_depends_on_the_lines_alone(tmp_path):
-    plain = read_block(tiny(tmp_path)).sha256
-    for same in (TINY.rstrip("\n"), TINY.replace("\n", "\r\n"), f"\ufeff{TINY}"):
-        (tmp_path / "tiny.py").write_text(same, newline="")
-        assert read_block(tmp_path / "tiny.py").sha256 == plain
-        linecache.clearcache()              # what Python reads is the same text
-        assert "".join(linecache.getlines(str(tmp_path / "tiny.py"))) == TINY

@@ -126,16 +126,6 @@ def test_each_token_has_the_largest_logit_and_an_edit_steers_it(kernels):
     assert (found[0] != found[1]).any() and (model.generate(idx, 0) == idx).all()
 
 
-def test_tokens_read_in_pieces_equal_tokens_read_one_by_one():
-    model = small_model()
-    tokens = np.random.default_rng(1).integers(0, 11, (2, 8))
-    full, _ = model.forward(tokens)
-    for cut in range(1, 8):
-        read = model.engine.reader(2)
-        read(tokens[:, :cut])
-        np.testing.assert_allclose(read(tokens[:, cut:]), full[:, -1], rtol=1e-12, atol=1e-12)
-
-
 def test_a_seed_reproduces_and_another_differs():
     a, b, c = (small_model().generate(np.array([[1]]), 30, temperature=5.0, seed=seed) for seed in (5, 5, 6))
     assert (a == b).all() and (a != c).any()

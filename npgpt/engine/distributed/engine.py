@@ -11,7 +11,6 @@ from npgpt.engine.memory import ROUND, SENT
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.threads import even_parts
 from npgpt.engine.update import SLICE, AdamWStep, clip_factor, norm_of, slices, square_sums, update_slices
-from npgpt.errors import UserError
 
 
 class Distributed:
@@ -26,10 +25,6 @@ class Distributed:
 
     def __init__(self, engine, world):
         self.engine, self.world, self.params = engine, world, engine.params
-        if engine.mixes_texts:
-            block = self.params.config.block
-            raise UserError(f"the texts of a batch depend on each other in {block}, so ranks cannot "
-                            "divide it: train in one process")
         self.ranks = world.size, world.local_size       # in all, and on this machine
         self.threads = engine.threads * world.size
         self.description = f"{world.size} ranks, each {engine.description}"
@@ -46,8 +41,6 @@ class Distributed:
 
     # Called by the program, on rank 0.
 
-    def __reduce__(self):       # a copy is for this rank alone
-        return self.engine.__reduce__()
 
     def __getattr__(self, name):
         """Take everything else from this rank's engine: so rank 0 generates alone."""

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from npgpt.checks import check_text, require
+from npgpt.checks import require
 from npgpt.engine.xla import INSTALL
 from npgpt.errors import UserError, one_line
 from npgpt.model.parameters import Parameters
@@ -16,7 +16,6 @@ from npgpt.model.parameters import Parameters
 
 def find_devices(name):
     """Return the devices of "cpu", "gpu", "cuda", "tpu", "gpu:N" or "auto". Raises UserError if there are none."""
-    check_text("device", name)
     require("device", name, re.fullmatch(r"auto|cpu|tpu|(gpu|cuda)(:[0-9]{1,4})?", name),
             '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N"), "tpu" or "auto"')
     kind, _, number = name.partition(":")
@@ -58,9 +57,6 @@ class Devices:
     def __init__(self, devices):
         self.mesh, self.n, self.first = Mesh(np.array(devices), ("batch",)), len(devices), devices[0]
 
-    def __reduce__(self):
-        kind = self.first.platform if self.first.platform in ("cpu", "tpu") else "gpu"
-        return devices_of, (f"{kind}:{self.first.id}" if kind == "gpu" and self.n == 1 else kind,)
 
     def put(self, array, *axes):
         """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
@@ -69,8 +65,6 @@ class Devices:
             return jax.device_put(array, sharding)
 
 
-def devices_of(name):
-    return Devices(find_devices(name))
 
 
 class DeviceParameters(Parameters):
@@ -85,8 +79,6 @@ class DeviceParameters(Parameters):
         self.devices = devices
         self.there = None           # name -> array on the device, if the values are there
 
-    def __reduce__(self):
-        return type(self), (self.config, str(self.dtype), self.devices, self.frozen, self.moment), self.flat
 
     def axes(self, name):
         """Return how a moment of AdamW is divided: by its first axis if possible."""

@@ -21,7 +21,6 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 from npgpt.errors import UserError, one_line
-from npgpt.files import parse_json
 
 HOST = "127.0.0.1"
 MOST_BODY = 1 << 20         # bytes
@@ -147,7 +146,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if int(length) > MOST_BODY:
             raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {MOST_BODY:,} bytes")
         try:
-            content = parse_json(self.rfile.read(int(length)))
+            content = json.loads(self.rfile.read(int(length)))
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
