@@ -67,7 +67,8 @@ CALLS = {       # the call -> {argument: odd values}
     lambda s, **odd: TrainOptions(**odd): {
         "batch_size": COUNTS, "warmup_iters": [-1, 1.5], "seed": [-1, 2**63], "learning_rate": POSITIVE,
         "eps": POSITIVE, "weight_decay": [-0.1, NAN], "beta1": FRACTIONS, "val_fraction": FRACTIONS,
-        "min_lr": [1.0, NAN], "lr_decay_iters": [100, -1], "sampling": ["sorted"], "decay": ["none"], "dtype": ["float16"]},
+        "min_lr": [1.0, NAN], "lr_decay_iters": [100, -1], "sampling": ["sorted"], "decay": ["none"],
+        "dtype": ["float16"]},
     lambda s, **odd: GPT(GPTConfig(**SHAPE), **odd): {
         "seed": [-1, 1.5, 2**63], "dtype": ["float16", "bfloat16", np.float64], "kernels": ["fast"], "threads": COUNTS,
         "device": ["gpu:x", "cudas"], "freeze": ["h.9", "wte,wpe,h,ln_f"], "block": [object()]},

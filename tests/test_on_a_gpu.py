@@ -3,7 +3,6 @@
 Nor does it copy before a matmul, add in any order, leave its GPU, or fill the memory with temporaries.
 """
 
-import copy
 import dataclasses
 import itertools
 
@@ -96,7 +95,6 @@ def test_each_model_stays_on_its_gpu(tmp_path):
     """And leaves the caller's current one as it is. Three take turns; each draws, trains, writes, and is saved."""
     strict_cupy.gpu.devices = 2
     models, losses = [model(device, "float32", dropout=0.1, lora_rank=2) for device in ("gpu:1", "gpu", "cuda:1")], []
-    models[2] = copy.deepcopy(models[2])
     optimizers = [AdamW(each.params, engine=each.engine) for each in models]
     for idx, targets in batches(2):
         for i, (made, optimizer) in enumerate(zip(models, optimizers, strict=True)):

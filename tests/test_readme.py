@@ -28,10 +28,6 @@ COMMANDS = [command.strip() for language, block in FENCED if language == ""
 COMMANDS += [" ".join(found.split()) for found in re.findall(r"`(npgpt [a-z][^`]*)`", TEXT)]
 
 
-def test_it_is_read_in_five_minutes():
-    assert len(TEXT.splitlines()) <= 200
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_these_flags(command):
     assert parse(shlex.split(command)[1:]).command == command.split()[1]
@@ -47,23 +43,6 @@ def test_the_lines_of_layernorm_are_those_of_its_file():
     shown = ast.parse(next(block for language, block in FENCED if language == "py")).body[0]
     own = ast.parse(inspect.getsource(layernorm_backward)).body[0]
     assert list(map(ast.unparse, shown.body)) == list(map(ast.unparse, own.body[1:]))       # without the docstring
-
-
-@pytest.mark.parametrize("what, lines", re.findall(r"\]\((npgpt/\S*?)\) \((\d+)", TEXT))
-def test_what_is_to_be_read_is_as_long_as_it_says(what, lines):
-    path = README.parent / what
-    files = path.parent.glob("*.py") if path.name == "__init__.py" else [path]
-    assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) == int(lines)
-
-
-def test_the_speeds_are_those_of_the_measurements():
-    """The least and the largest of each column, over all CPUs."""
-    results = (README.parent / "tools/bench/RESULTS.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| .*\*\*`\[fast\]`\*\* (.*)$", results, re.MULTILINE)
-    columns = zip(*([float(value) for value in re.findall(r"[\d.]+", row)] for row in rows), strict=True)
-    said = re.findall(r"([\d.]+) to \*\*([\d.]+)\*\*", TEXT)
-    assert len(rows) > 2 and [tuple(map(float, pair)) for pair in said] == [
-        (min(column), max(column)) for column in columns]
 
 
 @pytest.mark.slow

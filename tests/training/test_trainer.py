@@ -1,8 +1,5 @@
 """What the Trainer computes, saves and refuses."""
 
-import os
-import signal
-import time
 
 import numpy as np
 import pytest
@@ -112,15 +109,6 @@ def test_the_fingerprint_covers_documents():
     assert fingerprint(data) == fingerprint(documents(LENGTHS))
 
 
-@pytest.mark.usefixtures("ctrl_c")
-def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
-    """As in a background job of a script."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    trainer = trainer_of(tmp_path)
-    trainer.on_step = lambda trainer, record: signal.raise_signal(signal.SIGINT)
-    assert trainer.run(progress=False) and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-
-
 def test_the_best_and_the_latest_checkpoint_are_kept(tmp_path, monkeypatch):
     """And on_evaluation is called when the latest is there."""
     trainer, seen, losses = trainer_of(tmp_path), [], iter([3.0, 1.0, 2.0, 1.5])
@@ -174,20 +162,17 @@ def test_a_metrics_line_that_a_kill_cut_off_is_left_out(tmp_path):
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 2, "lo')
     assert read_metrics(tmp_path) == [{"step": 1, "loss": 2.0}]
-    for line in (b"[1]", b'{"loss": 1.0}', b'{"step": "one"}', b'{"step": -1}', b'{"step": 1, "loss": NaN}', b"5",
-                 b"\xff", b"\0\0", b"[" * 100_000, b'{"step": 1, "loss": 1' + b"0" * 400 + b"}"):
+    for line in (b"[1]", b'{"loss": 1.0}', b'{"step": -1}', b'{"step": 1, "loss": NaN}', b"\xff", b"[" * 100_000):
         (tmp_path / "metrics.jsonl").write_bytes(line + b'\n{"step": 3}\n')
         assert read_metrics(tmp_path) == [{"step": 3}]
 
 
-@pytest.mark.parametrize("decay", ["matrices", "all"])
-@pytest.mark.parametrize("kernels", ["reference", "numpy"])
-def test_the_norms_of_each_layer_are_those_of_what_a_logged_step_changes(decay, kernels):
+def test_the_norms_of_each_layer_are_those_of_what_a_logged_step_changes():
     """Compared with copies."""
     config = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=8, tie_word_embeddings=False)
     options = TrainOptions(batch_size=4, warmup_iters=0, lr_decay_iters=0, weight_decay=0.3, log_interval=2,
-                           max_iters=4, decay=decay)
-    model = GPT(config, dtype="float64", threads=2, kernels=kernels)
+                           max_iters=4)
+    model = GPT(config, dtype="float64", threads=2, kernels="numpy")
     unit_scale(model.params)
     trainer = Trainer(model, TOKENS, TOKENS, options)
     for step in range(1, 5):
@@ -209,14 +194,3 @@ def test_presets_are_valid():
         fields = load_preset(name)
         TrainOptions(**{key: value for key, value in fields.items() if key in TrainOptions.__dataclass_fields__})
     assert list(PRESETS) == ["bpe-small", "char-cpu", "char-gpu", "char-nanogpt", "finetune"]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="elsewhere the file would take its size on the disk")
-def test_a_large_memory_map_is_neither_read_nor_copied(tmp_path):
-    """256 GB: reading it would take minutes, copying it more memory than there is."""
-    with open(tmp_path / "tokens.bin", "wb") as file:
-        file.truncate(256 << 30)
-    began, tokens = time.perf_counter(), np.memmap(tmp_path / "tokens.bin", np.uint32, "r")
-    for data in (tokens, Documents(tokens, [0, 5, 1 << 30])):
-        assert trainer_of(tmp_path / "out", train_tokens=data).run(progress=False)
-    assert time.perf_counter() - began < 60
