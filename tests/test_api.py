@@ -8,7 +8,7 @@ import pytest
 from npgpt import GPT, GPTConfig, Trainer, TrainOptions, UserError, load
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.training.metrics import read_metrics
-from tests.cases import layer_calls, small_parts
+from tests.cases import small_parts
 from tests.conftest import traced
 from tests.helpers.models import SMALL, VARIANTS, batch, model_of
 from tests.torch_gpt import ours_and_torchs, torch_gpt, torch_loss, torch_parameters
@@ -90,24 +90,6 @@ def test_positions_that_see_nothing_change_no_token(causal, options):
     assert np.isfinite(found).all()
 
 
-@pytest.mark.parametrize("kernels", ["reference", "auto"])
-def test_what_the_caller_changes_after_a_forward_changes_no_gradient(kernels):
-    model = model_of({"final_layer_norm": False}, kernels=kernels, threads=2)
-    idx, targets = batch(model.config)
-    mask, found = np.random.default_rng(8).standard_normal((6, 6)), []
-    for factor in (1, 0):
-        given = ids, ys, added = idx.copy(), targets.copy(), mask.copy()
-        logits, stream = model.forward(ids, ys, mask=added)[0], model.stream(ids, 1)
-        for array in (*given, logits):
-            array *= factor
-        grads, ids, added = model.backward(), idx.copy(), mask.copy()
-        for array in (model.hidden(ids, mask=added), ids, added):
-            array *= factor
-        found.append([*grads.values(), *model.backward(np.ones((3, 6, 12))).values(), *stream])
-    for expected, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(other, expected)
-
-
 def assert_close(grads, expected):
     """Compare gradients to 1e-9 of their largest value; the names are in the same order."""
     assert list(grads) == list(expected)
@@ -131,21 +113,6 @@ def test_the_cpu_engine_equals_the_reference_engine(variant):
             assert model.evaluate(idx, targets) == pytest.approx(reference.evaluate(idx, targets), rel=1e-12)
         assert isinstance(loss, float) and loss == pytest.approx(expected, rel=1e-12)
         assert_close(grads, expected_grads)
-
-
-@pytest.mark.parametrize(("options", "run"), [
-    ({"threads": 1}, lambda model, batch: model.loss_and_grads(*batch)),
-    ({"threads": 2}, lambda model, batch: (model.forward(*batch), model.backward()))],
-    ids=["one thread", "forward and backward"])
-def test_layers_are_called_once_a_use_with_whole_arrays(options, run):
-    """As a breakpoint in a layer shows; also with arrays larger than a row block."""
-    config = GPTConfig(vocab_size=65, block_size=256, n_layer=2, n_head=2, n_embd=64)
-    _, calls = layer_calls(lambda: run(GPT(config, **options), batch(config, rows=18, time=256)))
-    uses = {"embedding": 1, "dropout": 5, "layernorm": 5, "linear": 8, "attention": 2, "gelu_tanh": 2, "head": 1,
-            "cross_entropy": 1}
-    found = {name: sum(n for (called, _), n in calls.items() if called == name) for name, _ in calls}
-    assert found == {f"{layer}_{pass_}": n for layer, n in uses.items() for pass_ in ("forward", "backward")}
-    assert all(shape[0] == 18 and 256 in shape for _, shape in calls if shape)          # not the loss's gradient, 1.0
 
 
 @pytest.mark.parametrize("options", [{"kernels": "reference"}, {"threads": 2}], ids=str)
@@ -191,16 +158,6 @@ def trained(**options):
     before = trainer.model.params.flat.copy()
     assert trainer.run() is True and not (trainer.model.params.flat == before).all()
     return trainer
-
-
-def test_a_trainer_needs_no_corpus_no_tokenizer_and_no_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    seen = []
-    trainer = trained(on_step=lambda *given: seen.append(given))
-    assert [(itself, record["step"]) for itself, record in seen] == [(trainer, step) for step in (1, 2, 3, 4)]
-    for _, record in seen:          # a logged one has norms of layers
-        assert {key for key in record if "." not in key} == {"step", "loss", "lr", "grad_norm"}
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("tokenizer", [CharTokenizer("abcdefghijk"), None])

@@ -47,23 +47,6 @@ def test_a_text_of_any_length_as_a_table(npgpt, model, tmp_path, monkeypatch):
         assert npgpt("score", "model", flag, "-")[1] == out
 
 
-def test_colours_in_a_terminal(npgpt, model, monkeypatch):
-    monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    table = npgpt("score", "model", "--text", TEXT)[1]
-    pieces = re.findall(r"\x1b\[38;5;16;48;5;(\d+)m(.*?)\x1b\[0m", table)
-    text, legend = pieces[:len(TEXT) - 1], pieces[len(TEXT) - 1:]
-    assert "".join(piece for _, piece in text) == TEXT[1:].replace("\n", "⏎") and table.startswith("T\x1b")
-    assert table.count("⏎\x1b[0m\n") == 1
-    scale = [int(number) for number, _ in legend]
-    assert [piece for _, piece in legend] == [*(f" {low} " for low in range(0, 14, 2)), " 14+ "]
-    monkeypatch.setenv("NO_COLOR", "1")
-    bits = [float(row[:8]) for row in npgpt("score", "model", "--text", TEXT)[1].splitlines()[1:-1]]
-    assert [scale[min(int(each / 2), 7)] for each in bits] == [int(number) for number, _ in text]
-    assert len({number for number, _ in text}) > 3 and max(bits) > 14
-
-
 def test_a_text_cannot_control_the_terminal(npgpt, tmp_path, monkeypatch):
     GPT(GPTConfig(vocab_size=3, block_size=8, n_layer=1, n_head=1, n_embd=4)).save_pretrained(tmp_path / "model")
     save_tokenizer(CharTokenizer("\x1b\u202ea"), tmp_path / "model" / TOKENIZER_FILE)

@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import inspect
-import linecache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -106,16 +105,6 @@ def test_each_engine_trains_with_the_lines_of_the_file(engine, tmp_path):
     assert plain[-1] < plain[0] - 0.5 and abs(other[-1] - plain[-1]) > 0.01
     for block, losses in zip(others, (plain, other), strict=True):
         np.testing.assert_allclose(trained(block, engine), losses, rtol=1e-3)
-
-
-@pytest.mark.skipif("numba" not in CPU_KERNELS, reason="Numba is not installed")
-def test_loops_are_compiled_from_the_functions_of_the_file():
-    from npgpt.engine.loops.lines import compile_lines
-    (model := model_of(kernels="numba")).loss_and_grads(IDX, TARGETS)
-    names = inspect.unwrap(model.engine.config.block.forward).__globals__
-    for name in ("rmsnorm", "swiglu"):
-        runs = [each for way in ("forward", "backward") for each in compile_lines(names[f"{name}_{way}"]).segments()]
-        assert sum("for c in range" in str(getattr(run, "parts", "")) for run in runs) == 2
 
 
 def test_every_array_of_a_block_has_a_name_a_gradient_and_edits():
@@ -260,36 +249,6 @@ def test_a_block_may_call_the_functions_of_the_transformer(kernels):
     for name, gradient in plain.loss_and_grads(IDX, TARGETS)[1].items():
         np.testing.assert_allclose(grads[name], gradient, rtol=1e-9, atol=1e-12)
     assert {"h.1.x", "h.1.block.attn.att"} <= ours.run_with_cache(IDX)[1].keys()
-
-
-SCALE = """
-def parameters(config):
-    return {"scale": ((1, 1, config.n_embd), 2.0)}
-
-def forward(x, p, config, layer, mask, dropout_masks, ops):
-    return scaled(x, p["scale"]), (x, p["scale"])
-
-def backward(dx_out, cache, ops):
-    x, scale = cache
-    dx = dx_out * scale
-    dscale = (dx_out * x).sum(axis=(0, 1), keepdims=True)
-    return dx, {"scale": dscale}
-"""
-
-
-@pytest.mark.parametrize("kernels", KERNELS)
-def test_a_block_of_two_cells_without_attention(kernels, npgpt, tmp_path):
-    there, cells = {}, {"<cell 1>": "def scaled(x, scale):\n    return x * scale\n", "<cell 2>": SCALE}
-    for name, text in cells.items():
-        linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-        exec(compile(text, name, "exec"), there)
-    model = model_of(SimpleNamespace(**there), kernels)
-    assert model.params.n_matrix == sum(each.size for each in model.params.values() if each.ndim > 1)
-    logits, found = model.run_with_cache(IDX)
-    np.testing.assert_allclose(found["ln_f.x"], 4.0 * found["h.0.x"])
-    np.testing.assert_array_equal(model.generate(IDX, 1, temperature=0.0)[:, -1], logits[:, -1].argmax(axis=-1))
-    (tmp_path / "scale.py").write_text("".join(cells.values()))
-    assert npgpt("gradcheck", "scale.py")[0] == 0
 
 
 TINY = """

@@ -1,14 +1,11 @@
 """Sampling: what each argument keeps, and that a seed reproduces."""
 
-import gc
-import weakref
 
 import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, UserError
 from npgpt.data.tokenizers import CharTokenizer
-from npgpt.engine.kv_cache import KVCache
 from npgpt.model.generate import sample
 from tests.cases import small_parts
 from tests.torch_gpt import unit_scale
@@ -134,17 +131,3 @@ def test_a_seed_reproduces_and_another_differs():
 def test_an_encoder_cannot_write():
     with pytest.raises(UserError, match="causal"):
         GPT(GPTConfig(causal=False)).generate(np.array([[1]]), 1)
-
-
-def test_the_cache_is_freed_without_the_garbage_collector():
-    """A reference cycle would keep the keys and values of every text until the garbage collector runs."""
-    model = GPT(GPTConfig(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4))
-    cache = KVCache(model.engine, 1)
-    cache.read(np.array([[1, 2]]))
-    freed = weakref.ref(cache)
-    gc.disable()
-    try:
-        del cache
-        assert freed() is None
-    finally:
-        gc.enable()
