@@ -1,6 +1,7 @@
 """The class GPT: a model, its forward and backward, and what it writes."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from npgpt.checks import MOST_SEED, MOST_THREADS, check_choice, check_whole, req
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.engine.activations import Activations, Looking
 from npgpt.engine.choose import KERNELS, make_engine
-from npgpt.engine.kv_cache import KVCache
+from npgpt.engine.kv_cache import KVCache, without_cache
 from npgpt.engine.memory import keep_freed_memory
 from npgpt.engine.ops import headless, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine
@@ -25,7 +26,7 @@ from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.batch import check_batch, check_ids, check_mask, check_padding
-from npgpt.model.block import read_block
+from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
 from npgpt.model.generate import check_sampling, check_stop, stream_tokens
 from npgpt.model.masks import draw_masks
@@ -292,7 +293,8 @@ class GPT:
         lists of token ids, or texts, which need the `tokenizer`. Then it is padded with `eos_token_id`, or without one
         with its last token.
         edit: as in `forward`. The functions get the arrays of the prompt, then those of one token at a time, with keys
-        that earlier edits made; the embedding's have all texts as one row.
+        that earlier edits made; the embedding's have all texts as one row. A block of your own reads all tokens again
+        for each new one.
         Raises UserError for values out of range, and for a model that is not causal.
         """
         idx = check_ids(self.config, idx)
@@ -300,11 +302,22 @@ class GPT:
         check_whole("n", n, 1)
         stops = check_stop(stop, tokenizer)
         idx, pads = (np.repeat(each, n, axis=0) for each in (idx, check_padding(mask, *idx.shape)))
-        if edit is None:
+        looking = None if edit is None else Looking(self.config, edit, ())
+        if self.config.block != GPT2:
+            read = without_cache(functools.partial(self._logits, looking), self.config, len(idx), pads)
+        elif looking is None:
             read = self.engine.reader(len(idx), pads)
         else:
-            read = KVCache(self.engine, len(idx), pads, Looking(self.config, edit, ())).read
+            read = KVCache(self.engine, len(idx), pads, looking).read
         return stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stops, tokenizer)
+
+
+    def _logits(self, looking, idx):
+        """Compute the logits of idx (B, T) without caches, by a `Looking` if there is one."""
+        if looking is None:
+            return self._run_forward(idx, None, None, without_caches(self.ops))[0]
+        ops = without_caches(looking.ops)
+        return self._run_forward(idx, None, None, ops, looking.forward, looking.config)[0]
 
 
 def check_scipy():

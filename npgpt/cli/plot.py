@@ -8,22 +8,19 @@ from npgpt.checks import require
 from npgpt.errors import UserError, one_line
 from npgpt.files import write_atomically
 from npgpt.training.metrics import read_metrics
-from npgpt.training.norms import KINDS as NORMS
 
 
 def add_arguments(parser):
     parser.add_argument("run", nargs="?", default="out", help="the folder of a run; by default out")
-    parser.add_argument("--out", help="the picture to write; by default loss.png, or norms.png, in the run's folder")
-    parser.add_argument("--norms", action="store_true",
-                        help="draw the norms of each layer's gradient, parameters and updates instead")
+    parser.add_argument("--out", help="the picture to write; by default loss.png in the run's folder")
 
 
 def run(args):
-    print(save_picture(args.run, args.out, args.norms))
+    print(save_picture(args.run, args.out))
 
 
-def save_picture(run, out=None, norms=False):
-    """Draw the loss curve of a run, or the norms of its layers, and return the path of the picture.
+def save_picture(run, out=None):
+    """Draw the loss curve of a run, and return the path of the picture.
 
     run: its folder, where the picture is written unless `out` is given. Raises UserError if matplotlib is missing, if
     there are no measurements, or if it cannot write files with the suffix of `out`; OSError.
@@ -31,33 +28,21 @@ def save_picture(run, out=None, norms=False):
     records = read_metrics(run)
     if not records:
         raise UserError(f"{run} has no measurements yet: train some steps first")
-    if norms and not any(key.startswith("param_norm.") for record in records for key in record):
-        raise UserError(f"{run} has no norms of layers: they are recorded only on a CPU, in one process, without XLA")
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError('drawing needs matplotlib: pip install "npgpt[plot]"') from None
-    target, data = Path(out or Path(run) / ("norms.png" if norms else "loss.png")), io.BytesIO()
+    target, data = Path(out or Path(run) / "loss.png"), io.BytesIO()
     kind = target.suffix[1:].lower() or "png"
-    figure = Figure(figsize=(8, 10 if norms else 5), dpi=120, layout="constrained")
+    figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
     require("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")
     with warnings.catch_warnings(action="ignore"):      # the font may lack characters of the title
-        (draw_norms if norms else draw_losses)(figure, records, one_line(f"Training in {run}", 80))
+        draw_losses(figure, records, one_line(f"Training in {run}", 80))
         figure.savefig(data, format=kind)
     write_atomically(target, data.getvalue(), follow=bool(out))
     return target
 
 
-def draw_norms(figure, records, title):
-    """Draw a panel for each kind of norm, with a line for each layer."""
-    for axes, (kind, name) in zip(figure.subplots(len(NORMS), sharex=True), NORMS.items(), strict=True):
-        for key in dict.fromkeys(key for record in records for key in record if key.startswith(f"{kind}.")):
-            there = [record for record in records if key in record]
-            axes.plot([r["step"] for r in there], [r[key] for r in there], linewidth=1, label=key.partition(".")[2])
-        axes.set(xlabel="step", ylabel=f"norm of the {name}", yscale="log")
-        axes.grid(alpha=0.3)
-    figure.axes[0].set_title(title, parse_math=False, usetex=False)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right center")
 
 
 def draw_losses(figure, records, title):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 from numpy.typing import ArrayLike
 
-from npgpt.checks import require
 from npgpt.errors import UserError
 
 TOKENS_AT_ONCE = 1 << 20    # decoded at a time, to count bytes
@@ -76,11 +75,8 @@ class Tokenizer:
     def _checked(self, ids):
         """Return `ids` as an int64 array. Raises UserError unless they are 1-D integers within the vocabulary."""
         ids = np.asarray(ids)
-        require("token ids", ids, ids.dtype.kind in "iu" or ids.shape == (0,), "integers")
-        if ids.ndim != 1:
-            raise UserError(f"token ids have the shape {ids.shape}: decode one sequence at a time")
-        outside = ids[(ids < 0) | (ids >= self.vocab_size)]
-        if outside.size:
-            raise UserError(f"token id {outside[0]} is outside this {self.kind} tokenizer's vocabulary of "
-                            f"{self.vocab_size}: use the tokenizer that made the ids")
+        right = ids.ndim == 1 and (ids.size == 0 or ids.dtype.kind in "iu")
+        if not right or not ((0 <= ids) & (ids < self.vocab_size)).all():
+            raise UserError(f"token ids must be 1-D integers within this {self.kind} tokenizer's vocabulary of "
+                            f"{self.vocab_size}: use the tokenizer that made them")
         return ids.astype(np.int64)

@@ -41,22 +41,18 @@ def check_batch(config, idx, targets, with_targets=True) -> tuple[np.ndarray, np
 def check_mask(config, mask, dtype, B, T):
     """Return a mask on the host, an array of a dtype, (T, T), (B, 1, T, T) or (B, H, T, T); None stays None.
 
-    Raises UserError unless it can be broadcast to one of these shapes, and holds no NaN and no +inf.
+    Raises UserError for other arrays, with NaN or +inf, and ValueError unless it can be broadcast to such a shape.
     """
     if mask is None:
         return None
     mask = np.asarray(mask)
     if mask.dtype.kind in "biu" and mask.shape == (B, T):       # padding
         mask = np.where(mask, 0.0, -np.inf)[:, None, None, :]
-    right = mask.dtype.kind == "f" and (mask < np.inf).all()    # false for NaN, too
-    require("mask", mask, right, "floats that are added to the scores, such as "
-            "np.where(seen, 0.0, -np.inf), or (B, T) of 0 and 1")
-    mask = mask.astype(dtype)
-    heads = config.n_head if mask.ndim == 4 and mask.shape[1] > 1 else 1
-    shape = (T, T) if mask.ndim == 2 else (B, heads, T, T)
-    right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
-    require("the shape of mask", mask.shape, right, f"{(T, T)}, {(B, 1, T, T)} or {(B, config.n_head, T, T)}")
-    mask = np.broadcast_to(mask, shape)
+    right = mask.dtype.kind == "f" and mask.ndim in (2, 4) and (mask < np.inf).all()        # false for NaN, too
+    require("mask", mask, right, f"floats {(T, T)} or {(B, '1 or n_head', T, T)} that are added to the scores, "
+            f"such as np.where(seen, 0.0, -np.inf), or {(B, T)} of 0 and 1")
+    heads = 1 if mask.ndim == 2 or mask.shape[1] == 1 else config.n_head
+    mask = np.broadcast_to(mask.astype(dtype), (T, T) if mask.ndim == 2 else (B, heads, T, T))
     seen = mask > -np.inf
     blind = ~(seen & np.tri(T, dtype=bool) if config.causal else seen).any(axis=-1, keepdims=True)      # (..., T, 1)
     # A position that sees nothing sees itself: its softmax would be 0 / 0.

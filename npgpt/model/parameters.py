@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from npgpt.arrays import on_device_of, table
+from npgpt.arrays import on_device_of
 from npgpt.checks import is_real, shown
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
@@ -128,7 +128,8 @@ class Parameters(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self.shapes)
 
-    __repr__ = table("", lambda self, k: (self.shapes[k], self.dtype, "frozen" * (k in self.frozen)))
+    def __repr__(self):
+        return f"Parameters({self.size:,} {self.dtype} values: {', '.join(self.shapes)})"
 
     def fill(self, name, read):
         """Let read(array) fill the array of a parameter."""
@@ -136,12 +137,9 @@ class Parameters(Mapping[str, np.ndarray]):
 
     def check_gradients(self, what, grads):
         """Raise UserError unless grads has an array of the right shape and dtype for each of `trained` and no other."""
-        if grads.keys() != self.trained.keys():
-            name = next(iter(grads.keys() ^ self.trained.keys()))
-            raise UserError(f"{what} must be gradients of this model: {shown(name)} is missing or extra")
-        for name, shape in self.trained.items():
-            if grads[name].shape != shape or grads[name].dtype != self.dtype:
-                raise UserError(f"{name} of {what} must be an array of shape {shape} and dtype {self.dtype}")
+        found = {name: (array.shape, array.dtype) for name, array in grads.items()}
+        if found != {name: (shape, self.dtype) for name, shape in self.trained.items()}:
+            raise UserError(f"{what} must be gradients of this model, as loss_and_grads returns them")
 
     def flatten(self, tree):
         """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order."""

@@ -137,17 +137,17 @@ class Trainer:
         On a GPU the values of the record are still being computed, see `read`. A logged step also
         has the `layer_norms`, if the engine can.
         """
-        params, kept, on_grads = self.model.params, [], None
-        if (self.step + 1) % self.options.log_interval == 0:
-            def on_grads(grads):        # called when the activations are freed
-                kept.extend([grads, params.flat[:params.n_trained].copy()])
+        norms, logging = {}, (self.step + 1) % self.options.log_interval == 0
+
+        def on_grads(grads):
+            norms.update(layer_norms(grads))
+
         try:
             loss, lr, norm = train_step(self.model, self.optimizer, self.crops["train"], self.options,
-                                        self.step, on_grads)
+                                        self.step, on_grads if logging else None)
         except NotFiniteError as error:
             raise self._not_finite(str(error).partition(":")[0]) from None
         self.step += 1
-        norms = layer_norms(params, *kept) if kept else {}
         return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, **norms}
 
     def read(self, record: dict) -> dict:
