@@ -50,8 +50,6 @@ def open_model(path: str | Path, block: Block | None = None) -> tuple[GPTConfig,
             ours = name.removeprefix("transformer.")
             if MASK_BUFFER.fullmatch(ours) or ours == "lm_head.weight" and config.tie_word_embeddings:
                 continue
-            if ours in stored:
-                raise UserError(f"{file} has {name}, which {stored[ours][0].path} has as well")
             stored[ours] = tensors, name
     check_tensors(parameter_shapes(config), stored, path)
 

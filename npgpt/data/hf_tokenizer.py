@@ -1,6 +1,5 @@
 """Any tokenizer.json, by the `tokenizers` library: BERT's WordPiece, the byte-pair encodings of newer models."""
 
-import base64
 import contextlib
 import json
 import os
@@ -59,11 +58,6 @@ class HFTokenizer(Tokenizer):
             raise UserError('a tokenizer.json needs the tokenizers library: pip install "npgpt[hf]"') from None
         text, self.description = json.dumps(description), description
         with one_line_errors():
-            for charsmap in re.findall(r'"precompiled_charsmap": "([^"]*)"', text):
-                data = base64.b64decode(charsmap, validate=True)
-                # The library allocates the size that is declared here, and ends the process if there is no memory.
-                if int.from_bytes(data[:4], "little") > len(data) - 4:
-                    raise UserError("its precompiled_charsmap is cut off")
             self._library = tokenizers.Tokenizer.from_str(text)
         self._library.no_truncation()       # a corpus is one long text
         self._library.no_padding()

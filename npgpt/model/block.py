@@ -63,14 +63,11 @@ class Block:
             found = self.parameters(config)
             require(f"parameters(config) of {self}", found, bool(found), "a dict with names")
             for name, (shape, init) in found.items():
-                longer = any(other.startswith(f"{name}.") for other in found)
-                if longer or not re.fullmatch(NAME, name):
-                    name = name or "an empty name"
-                    raise UserError(f"{name} in parameters(config) of {self} cannot be nested: join "
+                if not re.fullmatch(NAME, name) or any(other.startswith(f"{name}.") for other in found):
+                    raise UserError(f"{name!r} in parameters(config) of {self} cannot be nested: join "
                                     "words by dots, as in mlp.c_fc.weight; what is before a dot is "
                                     "no other name, and not weight")
-                right = ((is_real(init) or init in INITS) and shape and isinstance(shape, tuple)
-                         and all(type(size) is int and size > 0 for size in shape))
+                right = isinstance(shape, tuple) and shape and min(shape) > 0 and (is_real(init) or init in INITS)
                 require(f"{name} in parameters(config) of {self}", (shape, init), right,
                         f'such as "mlp.c_fc.weight": ((64, 256), "linear"); init is a number, or {", ".join(INITS)}')
         return found

@@ -72,7 +72,7 @@ class TrainOptions:
         return self.max_iters if self.lr_decay_iters is None else self.lr_decay_iters
 
     def for_crops(self, crops: Crops) -> "TrainOptions":
-        """Return the options with `max_iters` for `epochs`; lr_decay_iters follows if it was max_iters.
+        """Return the options with `max_iters` for `epochs`.
 
         Raises UserError if the crops that are read in order fill no batch.
         """
@@ -82,8 +82,7 @@ class TrainOptions:
         if self.epochs == 0:
             return self
         steps = math.ceil(self.epochs * crops_in_epoch / (self.batch_size * self.gradient_accumulation_steps))
-        decay = steps if self.lr_decay_iters == self.max_iters else self.lr_decay_iters
-        return dataclasses.replace(self, max_iters=steps, lr_decay_iters=decay)
+        return dataclasses.replace(self, max_iters=steps)
 
 
 # Without fields that come from the tokenizer, and those of models that exist already.

@@ -40,9 +40,8 @@ class Trainer:
     model: a GPT. train_tokens, val_tokens: 1-D integer arrays, or `Documents`; without val_tokens the latest checkpoint
     is the best. options: epochs, if given, replace max_iters. out_dir: a folder for checkpoints and metrics.jsonl,
     created if needed; the first checkpoint replaces all earlier ones; None: nothing is saved. tokenizer, corpus_name:
-    saved with the checkpoints, for `load` and for --resume. on_step: called after each step as on_step(trainer,
-    record), record a dict with "step", "loss", "lr" and "grad_norm", and at log_interval `layer_norms`. on_evaluation:
-    called as on_evaluation(trainer) after each evaluation, when its checkpoint is saved.
+    saved with the checkpoints, for `load` and for --resume. on_evaluation: called as on_evaluation(trainer) after each
+    evaluation, when its checkpoint is saved.
     Raises UserError for invalid values, too few tokens, or a step that does not fit into this machine's memory.
 
     Every random number comes from a generator seeded with (seed, stream, step, …). So the seed and the step determine
@@ -52,13 +51,12 @@ class Trainer:
     def __init__(self, model, train_tokens: Tokens, val_tokens: Tokens | None,
                  options: TrainOptions | None = None, out_dir: str | os.PathLike | None = None,
                  tokenizer: Tokenizer | None = None, corpus_name: str | None = None,
-                 on_step: Callable[["Trainer", dict[str, float]], None] | None = None,
                  on_evaluation: Callable[["Trainer"], None] | None = None):
         check_tokens("train_tokens", train_tokens)
         if val_tokens is not None:
             check_tokens("val_tokens", val_tokens)
         check_causal(model.config)
-        self.model, self.on_step, self.on_evaluation = model, on_step, on_evaluation
+        self.model, self.on_evaluation = model, on_evaluation
         self.train_tokens, self.val_tokens = train_tokens, val_tokens
         self.out_dir = None if out_dir is None else Path(out_dir)
         self.tokenizer = tokenizer or NoTokenizer(model.config.vocab_size)
@@ -104,8 +102,6 @@ class Trainer:
             while self.step < options.max_iters and not self.stop_requested:
                 record = self.train_step()
                 bar.update()
-                if self.on_step:
-                    self.on_step(self, record)
                 logging = self.step % options.log_interval == 0
                 evaluating = self.step % options.eval_interval == 0 or self.step == options.max_iters
                 if not logging and not evaluating:

@@ -125,7 +125,7 @@ def test_mask_buffers_and_an_explicit_tied_head_are_passed_over(tmp_path):
 
 @pytest.mark.parametrize(("field", "value"), [
     ("activation_function", "relu"), ("activation_function", []), ("add_cross_attention", True),
-    ("model_type", "llama"), ("rope_theta", 1e4), ("n_ctx", 7), ("n_embd", 13), ("npgpt", {"magic": 1}),
+    ("model_type", "llama"), ("rope_theta", 1e4), ("n_embd", 13), ("npgpt", {"magic": 1}),
     ("n_layer", None)])
 def test_a_config_that_npgpt_would_get_wrong_is_refused_by_name(field, value, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", field: value}))

@@ -1,7 +1,6 @@
 """`npgpt sample`, `eval`, `data`, `info` and `plot`: what they print and what they refuse."""
 
 import importlib
-import io
 import math
 import re
 import sys
@@ -75,17 +74,6 @@ def test_samples_stop(npgpt):
         expected = [text.partition(stop)[0] for text in texts("-n", n)]
         assert texts("-n", n, "--stop", stop.replace("\n", r"\n")) == expected
     refused(npgpt("sample", "--stop", ""), "--stop must be at least one character")
-
-
-@pytest.mark.usefixtures("run")
-def test_a_prompt_from_standard_input(npgpt, monkeypatch):
-    command = ["sample", "--max-new-tokens", 20]
-    for given in (b"To be\nor", b"To be\nor\n"):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), "utf-8"))
-        assert npgpt(*command, "--prompt", "-")[1] == npgpt(*command, "--prompt", "To be\nor")[1]
-    for given, says in ((b"", "the prompt is empty"), (b"\xff", "not UTF-8 at byte 0")):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), "utf-8"))
-        refused(npgpt(*command, "--prompt", "-"), says)
 
 
 @pytest.mark.usefixtures("run")

@@ -299,8 +299,8 @@ NESTED = "in parameters(config) of tiny.py cannot be nested"
 AGAIN = "differs after the block has been called"
 BUFFER = "x_out = np.multiply(x, w, out=KEPT.setdefault(x.shape, np.empty_like(x)))"
 REFUSED = {     # what is said, old code, new code, …
-    "a name within another": (f"a {NESTED}", '"w": (', '"a": ((C,), 1.0), "a.b": ('),
-    "weight twice": (f"weight.weight {NESTED}", '"w": (', '"weight.weight": ('),
+    "a name within another": (f"'a' {NESTED}", '"w": (', '"a": ((C,), 1.0), "a.b": ('),
+    "weight twice": (f"'weight.weight' {NESTED}", '"w": (', '"weight.weight": ('),
     "no parameter": ("must be a dict with names", '{"w": ((C,), 1.0)}', "{}"),
     "a buffer as x_out": (f"x_out {AGAIN}", "x_out = x * w", BUFFER),
     "a buffer in the cache": (

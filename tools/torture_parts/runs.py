@@ -101,7 +101,7 @@ def kills(rng, number, folder, ends, names=(*ANEW, "rare", "rare", "resume")):
 
 def replaced(rng, number, folder, ends):
     """Kill commands that replace what is there."""
-    return kills(rng, number, folder, ends, ["overwrite", "export", "prepare"])
+    return kills(rng, number, folder, ends, ["overwrite"])
 
 
 def next_line(name, rng, folder):
