@@ -15,7 +15,6 @@ from npgpt.checkpoints.adapter import lora_added, save_adapter
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.save import merged, save_model
 from npgpt.checks import MOST_SEED, MOST_THREADS, check_choice, check_whole, require
-from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.engine.activations import Activations, Looking
 from npgpt.engine.choose import KERNELS, make_engine
 from npgpt.engine.kv_cache import KVCache, without_cache
@@ -28,7 +27,7 @@ from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.batch import check_batch, check_ids, check_mask, check_padding
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
-from npgpt.model.generate import check_sampling, check_stop, stream_tokens
+from npgpt.model.generate import check_sampling, stream_tokens
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import frozen_names, initialize
 from npgpt.model.transformer import gpt_backward, gpt_forward
@@ -37,7 +36,6 @@ Name = str | os.PathLike[str]                           # of a model or a folder
 Names = str | Iterable[str]                             # of parameters
 BlockFile = Any                                         # a file, or an object with the same functions
 Edits = dict[str, Callable[[np.ndarray], np.ndarray]]
-Stop = str | Iterable[str | Sequence[int]]
 Rng = Any                                               # a np.random.Generator, or what engine.dropout_rng returns
 
 
@@ -266,32 +264,31 @@ class GPT:
 
     def generate(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                  top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
-                 mask: ArrayLike | None = None, stop: Stop = (), n: int = 1, tokenizer: Tokenizer | None = None,
+                 mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
                  edit: Edits | None = None) -> np.ndarray:
         """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of `stream`.
 
-        idx (B, T) integers, T at least 1 -> (B n, T + N) int64 array. N is max_new_tokens, or fewer if all rows have
+        idx (B, T) integers, T at least 1 -> (B, T + N) int64 array. N is max_new_tokens, or fewer if all rows have
         ended; shorter rows are padded.
         """
-        columns = list(self.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop, n,
-                                   tokenizer, edit))
-        idx = np.repeat(check_ids(self.config, idx), n, axis=0)
+        columns = list(self.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop,
+                                   edit))
+        idx = check_ids(self.config, idx)
         return np.concatenate([idx, *[column[:, None] for column in columns]], axis=1, dtype=np.int64)
 
     def stream(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
-               mask: ArrayLike | None = None, stop: Stop = (), n: int = 1, tokenizer: Tokenizer | None = None,
+               mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
                edit: Edits | None = None) -> Iterator[np.ndarray]:
-        """Return an iterator over the next token of each row, (B n,) integers, each drawn on demand.
+        """Return an iterator over the next token of each row, (B,) integers, each drawn on demand.
 
         temperature divides the logits: below 1 safer, above 1 wilder, 0 always the most likely token. top_k: keep the
         k most likely tokens only; top_p: keep the smallest set of most likely tokens whose probabilities reach p
         (nucleus sampling, Holtzman et al. 2019, arXiv:1904.09751). The same seed gives the same text.
         mask: for prompts of different lengths, (B, T), 1 for a token and 0 for padding before it, from
-        `tokenizer.batch(texts, length, left=True)`: each row is continued as it would be alone. n: continuations of
-        each prompt, in successive rows. A row ends after `eos_token_id`, or when its new tokens contain one of `stop`:
-        lists of token ids, or texts, which need the `tokenizer`. Then it is padded with `eos_token_id`, or without one
-        with its last token.
+        `tokenizer.batch(texts, length, left=True)`: each row is continued as it would be alone. A row ends after
+        `eos_token_id`, or when its new tokens end with one of `stop`, lists of token ids. Then it is padded with
+        `eos_token_id`, or without one with its last token.
         edit: as in `forward`. The functions get the arrays of the prompt, then those of one token at a time, with keys
         that earlier edits made; the embedding's have all texts as one row. A block of your own reads all tokens again
         for each new one.
@@ -299,9 +296,9 @@ class GPT:
         """
         idx = check_ids(self.config, idx)
         check_sampling(self.config, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id)
-        check_whole("n", n, 1)
-        stops = check_stop(stop, tokenizer)
-        idx, pads = (np.repeat(each, n, axis=0) for each in (idx, check_padding(mask, *idx.shape)))
+        stops = [list(ids) for ids in stop]
+        require("stop", stop, all(stops), "lists of token ids, none of them empty")
+        pads = check_padding(mask, *idx.shape)
         looking = None if edit is None else Looking(self.config, edit, ())
         if self.config.block != GPT2:
             read = without_cache(functools.partial(self._logits, looking), self.config, len(idx), pads)
@@ -309,8 +306,7 @@ class GPT:
             read = self.engine.reader(len(idx), pads)
         else:
             read = KVCache(self.engine, len(idx), pads, looking).read
-        return stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stops, tokenizer)
-
+        return stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stops)
 
     def _logits(self, looking, idx):
         """Compute the logits of idx (B, T) without caches, by a `Looking` if there is one."""

@@ -21,16 +21,15 @@ def require(name, value, right, what):
 
 
 def check_whole(name, value, least=0, most=MOST, or_none=False):
-    """Raise UserError unless `value` is an integer from `least` to `most`. A bool is not an integer here."""
-    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    """Raise UserError unless `value` is an integer from `least` to `most`."""
+    is_whole = isinstance(value, int | np.integer)
     right = or_none and value is None or is_whole and least <= value <= most
     require(name, value, right, f"a whole number from {least:,} to {most:,}")
 
 
 def is_real(value):
-    """Return whether `value` is a finite number. A bool is not a number here."""
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return number and abs(value) <= sys.float_info.max
+    """Return whether `value` is a finite number."""
+    return isinstance(value, int | float | np.integer | np.floating) and abs(value) <= sys.float_info.max
 
 
 def check_real(name, value, below=math.inf, above=-math.inf, or_none=False):
@@ -81,10 +80,7 @@ def writable_file(name, path):
 
 def shown(value):
     """Return the repr of a value for an error message, at most 80 characters of it."""
-    try:
-        return one_line(repr(value), 80)
-    except (ValueError, RecursionError):        # repr refuses integers of thousands of digits
-        return "that value"
+    return one_line(repr(value), 80)
 
 
 def check_memory(needed, what):

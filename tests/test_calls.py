@@ -20,9 +20,9 @@ CONTEXTS = [*IDS, np.zeros((2, 7), int)]
 TARGETS = [np.full((2, 3), value) for value in (-1, -2, 7)] + [IDX / 1.0, IDX[:, :2]]
 MASKS = [np.full((3, 3), NAN), np.full((3, 3), INF), np.zeros((3, 3), int), np.zeros(3)]
 PADDING = [IDX * 0, [[1, 0, 1], [1, 1, 1]], [1, 1, 1]]
-FRACTIONS = [-0.1, 1.0, NAN, True]
+FRACTIONS = [-0.1, 1.0, NAN]
 POSITIVE = [0, -1, NAN, INF, 10**400]
-COUNTS = [0, -1, 1.5, True, 10**20]
+COUNTS = [0, -1, 1.5, 10**20]
 
 
 class Scene:
@@ -82,11 +82,11 @@ CALLS = {       # the call -> {argument: odd values}
     hidden: {"dhidden": [None, 1.0, np.zeros((2, 3))]},
     forward_and_backward: {"dhidden": [np.zeros((2, 3, 4))]},
     generate: {"idx": IDS, "max_new_tokens": [-1, 1.5], "temperature": [-1.0, NAN], "top_k": COUNTS,
-               "top_p": [0, 2, NAN], "seed": [-1], "eos_token_id": [7, -1], "n": COUNTS,
-               "mask": PADDING, "stop": ["a", [""], [[]]]},
+               "top_p": [0, 2, NAN], "seed": [-1], "eos_token_id": [7, -1], "mask": PADDING,
+               "stop": [[[]]]},
     lambda s, value: s.model.params.__setitem__("ln_f.bias", value): {"value": [[1, 2], np.zeros((4, 1))]},
     lambda s, **odd: AdamW(s.model.params, **odd): {
-        "lr": [-1.0, NAN, True], "eps": POSITIVE, "weight_decay": [-0.1, NAN], "betas": [(1.0, 0.9), (0.9, NAN)],
+        "lr": [-1.0, NAN], "eps": POSITIVE, "weight_decay": [-0.1, NAN], "betas": [(1.0, 0.9), (0.9, NAN)],
         "decay": ["none"], "engine": [GPT(GPTConfig(**SHAPE)).engine]},
     Scene.step: {
         "lost": ["ln_f.bias"], "more": [{"more": np.zeros(4)}], "max_norm": POSITIVE, "lr": [-1.0, NAN],

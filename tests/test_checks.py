@@ -7,7 +7,7 @@ from npgpt.errors import one_line
 
 
 def test_what_is_shown_is_a_short_line():
-    for value in (10**5000, ["x" * 200], "a\nb", None):
+    for value in (10**400, ["x" * 200], "a\nb", None):
         assert len(shown(value)) <= 80 and shown(value).isprintable()
 
 

@@ -225,7 +225,7 @@ def test_the_trainer_waits_twice_a_log_interval(tmp_path, monkeypatch):
     monkeypatch.setattr(made, "evaluate_and_save", lambda bar: None)
     monkeypatch.setattr(made, "save", lambda: None)
     strict_cupy.gpu.waits.clear()
-    made.run(progress=False)
+    made.run()
     assert len(strict_cupy.gpu.waits) == 2 * len([5, 10, 12]), strict_cupy.gpu.waits
     assert all("trainer.py" in place for place in strict_cupy.gpu.waits)
 
@@ -233,12 +233,12 @@ def test_the_trainer_waits_twice_a_log_interval(tmp_path, monkeypatch):
 def test_a_run_continues_on_the_other_device(tmp_path):
     """From the GPU to the CPU and back; the checkpoints are the same files."""
     expected = trainer(None, "cpu")
-    expected.run(progress=False)
+    expected.run()
     for device, until in (("gpu", 4), ("cpu", 8), ("gpu", 12)):
         part = trainer(tmp_path, device, max_iters=until)
         if until > 4:
             part.restore(read_checkpoint(find_checkpoint(tmp_path)))
-        part.run(progress=False)
+        part.run()
     for ours, theirs in ((part.model.params, expected.model.params), (part.optimizer.v, expected.optimizer.v)):
         difference = np.linalg.norm(ours.flat.get() - theirs.flat) / np.linalg.norm(theirs.flat)
         assert difference < 1e-9
@@ -261,7 +261,7 @@ def test_a_step_that_is_not_finite_is_seen_before_it_is_saved(tmp_path, name, at
 
     made.train_step = spoiling
     with pytest.raises(NotFiniteError, match="inf at step .*the checkpoint of step 0"):
-        made.run(progress=False)
+        made.run()
     assert [folder.name for folder in tmp_path.glob("step-*")] == ["step-00000000"]
 
 

@@ -79,8 +79,6 @@ def run(args):
     for name, shape in shapes.items():
         print(f"{name:<28} {' x '.join(map(str, shape)):>16} {math.prod(shape):>14,}")
     print(f"{'all parameters':<28} {'':>16} {sum(map(math.prod, shapes.values())):>14,}")
-    if config.tie_word_embeddings:
-        print(f"(the head is wte.weight itself, which saves {config.vocab_size * config.n_embd:,})")
     threads = min(available_cores(), batch_size)
     print(f"\nmemory, float32, batch {batch_size} x {config.block_size} tokens, {threads} thread{'s' * (threads > 1)}")
     memory = training_memory(config, batch_size, threads)

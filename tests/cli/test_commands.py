@@ -102,7 +102,7 @@ def test_info_of_a_preset(npgpt, monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
     code, out, _ = npgpt("info", "--preset", "char-cpu", "--n-layer", 12, "--n-embd", 768, "--n-head", 12,
                          "--vocab-size", 50257, "--block-size", 1024)
-    assert code == 0 and "124,439,808" in out and "38,597,376" in out and "50257 x 768" in out
+    assert code == 0 and "124,439,808" in out and "50257 x 768" in out
     assert re.search(r"--kernels numba +not here: .*npgpt\[fast\]", out) and "--kernels mkl" in out
     assert "50257 x 768" in npgpt("info", "--preset", "bpe-small", "--n-embd", 768)[1]      # of its tokenizer
     refused(npgpt("info", "out"), "no checkpoint in out")

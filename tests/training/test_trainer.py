@@ -73,10 +73,10 @@ def test_evaluation_on_documents_is_the_mean_over_all_their_targets(tmp_path):
         at_target = np.take_along_axis(logits, window[:, 1:, None], axis=-1)[0, :, 0]
         losses += (np.log(np.exp(logits[0]).sum(axis=-1)) - at_target).tolist()
     assert trainer.evaluate()["val"] == pytest.approx(np.mean(losses), rel=1e-12)
-    loss, n = evaluate_split(trainer.model, data, progress=False)
+    loss, n = evaluate_split(trainer.model, data)
     assert loss == pytest.approx(np.mean(losses), rel=1e-12) and n == len(losses)
     with pytest.raises(UserError, match="documents have their own windows"):
-        evaluate_split(trainer.model, data, stride=2, progress=False)
+        evaluate_split(trainer.model, data, stride=2)
 
 
 @pytest.mark.parametrize(("tokens", "options", "steps"), [
@@ -112,7 +112,7 @@ def test_the_best_and_the_latest_checkpoint_are_kept(tmp_path, monkeypatch):
     trainer, seen, losses = trainer_of(tmp_path), [], iter([3.0, 1.0, 2.0, 1.5])
     trainer.on_evaluation = lambda trainer: seen.append((trainer.step, find_checkpoint(tmp_path).name))
     monkeypatch.setattr(trainer, "evaluate", lambda: {"train": 0.0, "val": next(losses)})
-    assert trainer.run(progress=False)
+    assert trainer.run()
     assert seen == [(step, f"step-{step:08d}") for step in (0, 2, 4, 6)]
     assert [folder.name for folder in step_folders(tmp_path)] == ["step-00000002", "step-00000006"]
     assert find_checkpoint(tmp_path).name == "step-00000006"
@@ -127,7 +127,7 @@ def test_without_validation_the_latest_checkpoint_is_the_best(tmp_path):
     trainer = trainer_of(tmp_path, val_tokens=None)
     evaluate = trainer.evaluate
     trainer.evaluate = lambda: {"train": evaluate()["train"] + trainer.step}
-    assert trainer.run(progress=False) and [folder.name for folder in step_folders(tmp_path)] == ["step-00000006"]
+    assert trainer.run() and [folder.name for folder in step_folders(tmp_path)] == ["step-00000006"]
     records = [record for record in read_metrics(tmp_path) if "train_loss" in record]
     assert [record.keys() - {"step", "train_loss"} for record in records] == [set()] * 4
     state = read_checkpoint(find_checkpoint(tmp_path, "best")).state
@@ -147,7 +147,7 @@ def test_a_loss_or_gradient_that_is_not_finite_leaves_the_last_checkpoint(tmp_pa
 
     monkeypatch.setattr(trainer.model.engine, "accumulated", poisoned)
     with pytest.raises(NotFiniteError, match=f"the {what}.* at step 5: .* checkpoint of step 4"):
-        trainer.run(progress=False)
+        trainer.run()
     checkpoint = read_checkpoint(find_checkpoint(tmp_path))
     assert checkpoint.state["step"] == 4
     fresh = trainer_of(tmp_path / "other")

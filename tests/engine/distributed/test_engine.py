@@ -47,7 +47,7 @@ def trainer_of(model, out_dir, tokens=TOKENS, **options):
 
 def result_of(trainer):
     """Train, and return the files and the records of the run."""
-    assert trainer.run(progress=False)
+    assert trainer.run()
     return content(trainer.out_dir)
 
 
