@@ -40,7 +40,7 @@ class GPUEngine(ReferenceEngine):
     bits of mantissa. Raises UserError if the GPU cannot do that.
     """
 
-    synchronous, shows_gradients = False, False
+    synchronous = False
 
     def __init__(self, params, kernels="auto", tf32=False):
         super().__init__(params, 1)

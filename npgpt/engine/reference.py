@@ -27,7 +27,6 @@ class ReferenceEngine:
 
     adamw_update, gpt_backward, kernels = staticmethod(update.adamw_update), staticmethod(gpt_backward), "reference"
     synchronous = True          # whether results are ready when a call returns
-    shows_gradients = True      # whether a step has the whole gradient on the host
     ranks = 1, 1                # processes that train together: in all, and on this machine
 
     def __init__(self, params: Parameters, threads: int):
@@ -61,17 +60,11 @@ class ReferenceEngine:
                 total, grads = total + to_scalar(loss), self.added(new, grads)
         return total, grads
 
-    def step(self, batches, rngs, count, moments, step, on_grads=None):
-        """Take a training step; return the loss and the gradient norm.
-
-        on_grads: called with the gradients before the update, if they are whole and on the host. The other arguments
-        and errors are those of `accumulated` and `adamw_step`.
-        """
+    def step(self, batches, rngs, count, moments, step):
+        """Take a training step; return the loss and the gradient norm. As `accumulated` and `adamw_step`."""
         loss, grads = self.accumulated(batches, rngs, count)
         if is_on_host(loss) and not math.isfinite(loss):
             raise update.NotFiniteError(f"the loss is {loss}")
-        if on_grads and self.shows_gradients:
-            on_grads(grads)
         return loss, self.adamw_step(grads, moments, step)
 
     def run(self, idx, targets, rng, count, mask):

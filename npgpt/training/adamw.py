@@ -1,6 +1,6 @@
 """AdamW: steps scaled by the running size of each gradient, with weight decay apart from the gradient."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -65,13 +65,13 @@ class AdamW:
         self.t += 1
         return norm
 
-    def train_step(self, batches: list, rngs: list, count: int, max_norm: float | None = None, lr: float | None = None,
-                   on_grads: Callable | None = None) -> tuple[float, float]:
+    def train_step(self, batches: list, rngs: list, count: int, max_norm: float | None = None,
+                   lr: float | None = None) -> tuple[float, float]:
         """Compute the loss and the gradients of all micro-batches, take a `step`, and return the loss and the norm.
 
-        batches, rngs, count, on_grads: as in `ReferenceEngine.step`. Raises as `step` does.
+        batches, rngs, count: as in `ReferenceEngine.step`. Raises as `step` does.
         """
-        loss, norm = self.engine.step(batches, rngs, count, (self.m, self.v), self._next(max_norm, lr), on_grads)
+        loss, norm = self.engine.step(batches, rngs, count, (self.m, self.v), self._next(max_norm, lr))
         self.t += 1
         return loss, norm
 

@@ -21,7 +21,6 @@ from npgpt.training.adamw import AdamW
 from npgpt.training.evaluation import mean_loss
 from npgpt.training.loop import train_step
 from npgpt.training.metrics import append_metrics, drop_metrics_after
-from npgpt.training.norms import layer_norms
 from npgpt.training.options import TrainOptions
 
 NAMES = {"train": "train", "val": "validation"}     # of the splits, in what is printed
@@ -127,23 +126,13 @@ class Trainer:
         self.stop_requested = True
 
     def train_step(self) -> dict:
-        """Take one step, and return its record.
-
-        On a GPU the values of the record are still being computed, see `read`. A logged step also
-        has the `layer_norms`, if the engine can.
-        """
-        norms, logging = {}, (self.step + 1) % self.options.log_interval == 0
-
-        def on_grads(grads):
-            norms.update(layer_norms(grads))
-
+        """Take one step, and return its record. On a GPU its values are still being computed, see `read`."""
         try:
-            loss, lr, norm = train_step(self.model, self.optimizer, self.crops["train"], self.options,
-                                        self.step, on_grads if logging else None)
+            loss, lr, norm = train_step(self.model, self.optimizer, self.crops["train"], self.options, self.step)
         except NotFiniteError as error:
             raise self._not_finite(str(error).partition(":")[0]) from None
         self.step += 1
-        return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, **norms}
+        return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm}
 
     def read(self, record: dict) -> dict:
         """Return the record of `train_step` with plain numbers. On a GPU this waits.

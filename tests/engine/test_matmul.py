@@ -53,12 +53,6 @@ def test_any_layout(leading, m, k, n, dtype):
         check(of_a(a), of_b(b))
 
 
-@MKL
-def test_a_run_by_mkl(train):
-    """Gradients are plain arrays: a logged step computes their norms, by products of vectors."""
-    assert train("--kernels", "mkl", "--max-iters", 2, "--log-interval", 1, "--out-dir", "out")[0] == 0
-
-
 @pytest.mark.parametrize(("numba", "installed", "expected"), [
     (True, True, "numba"), (True, False, "numba"), (False, True, "numpy")])
 def test_auto_is_the_fastest_that_is_there(monkeypatch, numba, installed, expected):

@@ -20,7 +20,6 @@ class Distributed:
     command to the others; then all ranks call the method `_name`.
     """
 
-    shows_gradients = False
     step = ReferenceEngine.step
 
     def __init__(self, engine, world):

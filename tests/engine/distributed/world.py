@@ -16,10 +16,10 @@ SECONDS = 20        # that a rank waits for the others, at most
 
 
 def content(out_dir):
-    """Return the files of all checkpoints, and the records without speed and norms of layers, which ranks lack."""
+    """Return the files of all checkpoints, and the records without speed."""
     files = {path.relative_to(out_dir): path.read_bytes() for path in out_dir.rglob("step-*/*")}
     assert files and len(files) % 5 == 0
-    return files, [{key: value for key, value in record.items() if key != "tokens_per_second" and "." not in key}
+    return files, [{key: value for key, value in record.items() if key != "tokens_per_second"}
                    for record in read_metrics(out_dir)]
 
 
