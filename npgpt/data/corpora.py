@@ -8,12 +8,11 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from npgpt.checks import check_memory, require
+from npgpt.checks import require
 from npgpt.download.file import download
 from npgpt.errors import UserError, one_line
 from npgpt.files import open_regular, write_atomically
 
-BYTES_PER_CHARACTER = 8     # of a text in memory: its bytes, its characters, its tokens
 ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: every second word is quoted
 # A paragraph that begins and ends like a sentence, has nine or more words, and is not a remark on a Python version.
 PROSE = re.compile(r"(?!Added in|Changed in|Deprecated|New in|See also)(?=(\S+ ){8})"
@@ -133,10 +132,9 @@ def pydocs_text() -> str:
 
 
 def read_text(path: str | Path) -> str:
-    """Return the text in a UTF-8 file. Raises UserError if it is empty, cannot be read, or exceeds the memory."""
+    """Return the text in a UTF-8 file. Raises UserError if it is empty or cannot be read."""
     try:
         with open_regular(path) as file:
-            check_memory(BYTES_PER_CHARACTER * os.fstat(file.fileno()).st_size, f"the text {path} with its tokens")
             data = file.read()
         if not data:
             raise UserError(f"{path} is empty: give a text to train on")

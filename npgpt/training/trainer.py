@@ -52,8 +52,6 @@ class Trainer:
                  tokenizer: Tokenizer | None = None, corpus_name: str | None = None,
                  on_evaluation: Callable[["Trainer"], None] | None = None):
         check_tokens("train_tokens", train_tokens)
-        if val_tokens is not None:
-            check_tokens("val_tokens", val_tokens)
         check_causal(model.config)
         self.model, self.on_evaluation = model, on_evaluation
         self.train_tokens, self.val_tokens = train_tokens, val_tokens
@@ -63,8 +61,10 @@ class Trainer:
         self.crop_length = options.crop_length or model.config.block_size
         if self.crop_length > model.config.block_size:
             raise UserError(f"crop_length {self.crop_length} is more than block_size {model.config.block_size}")
-        self.crops = {split: crops_of(tokens, self.crop_length)
-                      for split, tokens in (("train", train_tokens), ("val", val_tokens)) if tokens is not None}
+        self.crops = {"train": crops_of(train_tokens, self.crop_length)}
+        if val_tokens is not None:
+            check_tokens("val_tokens", val_tokens)
+            self.crops["val"] = crops_of(val_tokens, self.crop_length)
         self.options = options = options.for_crops(self.crops["train"])
         check_training_memory(model.engine, options.batch_size, self.crop_length, options.gradient_accumulation_steps)
         self.corpus = {"name": corpus_name or "", "fingerprint": fingerprint(train_tokens, val_tokens)}
