@@ -232,7 +232,8 @@ class GPT:
             if cross_entropy is None:
                 dlogits = np.zeros_like(logits)
                 ops.dx = self.params.xp.asarray(dhidden, dtype=self.params.dtype)
-                require("the shape of dhidden", ops.dx.shape, ops.dx.shape == ops.x.shape, f"{ops.x.shape}")
+                right = ops.dx.shape == ops.x.shape
+                require("the shape of dhidden", ops.dx.shape, right, f"{ops.x.shape}")
             else:
                 dlogits = cross_entropy_backward(1.0, cross_entropy)
             return self.params.flatten(backward(dlogits, gpt, ops))
@@ -301,7 +302,8 @@ class GPT:
         pads = check_padding(mask, *idx.shape)
         looking = None if edit is None else Looking(self.config, edit, ())
         if self.config.block != GPT2:
-            read = without_cache(functools.partial(self._logits, looking), self.config, len(idx), pads)
+            forward = functools.partial(self._logits, looking)
+            read = without_cache(forward, self.config, len(idx), pads)
         elif looking is None:
             read = self.engine.reader(len(idx), pads)
         else:

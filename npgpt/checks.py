@@ -29,7 +29,8 @@ def check_whole(name, value, least=0, most=MOST, or_none=False):
 
 def is_real(value):
     """Return whether `value` is a finite number."""
-    return isinstance(value, int | float | np.integer | np.floating) and abs(value) <= sys.float_info.max
+    number = isinstance(value, int | float | np.integer | np.floating)
+    return number and abs(value) <= sys.float_info.max
 
 
 def check_real(name, value, below=math.inf, above=-math.inf, or_none=False):
@@ -48,7 +49,7 @@ def plain_numbers(fields):
     """Convert the NumPy numbers in a frozen dataclass to Python numbers, which JSON can store."""
     for name, value in vars(fields).items():
         if isinstance(value, np.generic):
-            object.__setattr__(fields, name, value.item())      # how dataclasses itself sets a frozen field
+            object.__setattr__(fields, name, value.item())      # how dataclasses sets a frozen field
 
 
 def as_floats(name, value, dtype, xp=np) -> np.ndarray:
@@ -66,7 +67,7 @@ def as_floats(name, value, dtype, xp=np) -> np.ndarray:
 
 
 def check_path(name, value):
-    """Raise UserError for an empty path, which would be the current folder: a shell's unset variable."""
+    """Raise UserError for an empty path: a shell's unset variable would be the current folder."""
     require(name, value, value != "", "the path of a file or folder, which must not be empty")
 
 

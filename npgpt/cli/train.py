@@ -258,7 +258,7 @@ def pretrained_model(args, options, model_fields):
 
 
 def kernels_of_run(args, state):
-    """Return --kernels, else those that a resumed run was trained with: others would give other bits."""
+    """Return --kernels, else those of the resumed run, because others would give other bits."""
     saved = state.get("kernels", "reference" if state["threads"] == 1 else "numpy")
     on_gpu = saved != "xla" and array_module(args.device) is not np
     other_threads = saved == "reference" and args.threads not in (None, state["threads"])

@@ -21,8 +21,6 @@ class Tokenizer:
     eos_token_id: int | None = None     # the id that ends a document, if there is one
     pad_token_id: int | None = None     # the id that pads a batch, if there is one
 
-    def __repr__(self):
-        return f"{type(self).__name__}(vocabulary {self.vocab_size:,})"
 
 
     def decode(self, ids: ArrayLike) -> str:
@@ -77,6 +75,6 @@ class Tokenizer:
         ids = np.asarray(ids)
         right = ids.ndim == 1 and (ids.size == 0 or ids.dtype.kind in "iu")
         if not right or not ((0 <= ids) & (ids < self.vocab_size)).all():
-            raise UserError(f"token ids must be 1-D integers within this {self.kind} tokenizer's vocabulary of "
-                            f"{self.vocab_size}: use the tokenizer that made them")
+            raise UserError(f"token ids must be 1-D integers within this {self.kind} tokenizer's "
+                            f"vocabulary of {self.vocab_size}: use the tokenizer that made them")
         return ids.astype(np.int64)

@@ -39,14 +39,13 @@ class CharTokenizer(Tokenizer):
         return cls("".join(sorted(set(text))))
 
     def encode(self, text: str) -> np.ndarray:
-        """Return the ids of `text`, uint16 1-D. Raises UserError for a character that is not in `chars`."""
+        """Return the ids of `text`, uint16 1-D. Raises UserError for an unknown character."""
         try:
             return np.fromiter(map(self._ids.__getitem__, text), np.uint16, len(text))
         except KeyError as error:
             char = error.args[0]
-            known = repr(self.chars[:100]) + ("…" if self.vocab_size > 100 else "")
             raise UserError(f"character {char!r} (U+{ord(char):04X}) at position {text.index(char)} is unknown to this "
-                            f"char tokenizer: use only {known}") from None
+                            f"char tokenizer: use only {self.chars[:100]!r}") from None
 
     def decode_bytes(self, ids):
         """Return the UTF-8 bytes of 1-D token ids. Raises UserError for ids outside the vocabulary."""

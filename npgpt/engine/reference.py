@@ -61,7 +61,7 @@ class ReferenceEngine:
         return total, grads
 
     def step(self, batches, rngs, count, moments, step):
-        """Take a training step; return the loss and the gradient norm. As `accumulated` and `adamw_step`."""
+        """Take a training step, as `accumulated` and `adamw_step`; return the loss and the norm."""
         loss, grads = self.accumulated(batches, rngs, count)
         if is_on_host(loss) and not math.isfinite(loss):
             raise update.NotFiniteError(f"the loss is {loss}")

@@ -41,16 +41,17 @@ def check_batch(config, idx, targets, with_targets=True) -> tuple[np.ndarray, np
 def check_mask(config, mask, dtype, B, T):
     """Return a mask on the host, an array of a dtype, (T, T), (B, 1, T, T) or (B, H, T, T); None stays None.
 
-    Raises UserError for other arrays, with NaN or +inf, and ValueError unless it can be broadcast to such a shape.
+    Raises UserError for another dtype, NaN and +inf, and ValueError unless it can be broadcast.
     """
     if mask is None:
         return None
     mask = np.asarray(mask)
     if mask.dtype.kind in "biu" and mask.shape == (B, T):       # padding
         mask = np.where(mask, 0.0, -np.inf)[:, None, None, :]
-    right = mask.dtype.kind == "f" and mask.ndim in (2, 4) and (mask < np.inf).all()        # false for NaN, too
-    require("mask", mask, right, f"floats {(T, T)} or {(B, '1 or n_head', T, T)} that are added to the scores, "
-            f"such as np.where(seen, 0.0, -np.inf), or {(B, T)} of 0 and 1")
+    # (mask < np.inf) is false for NaN, too.
+    right = mask.dtype.kind == "f" and mask.ndim in (2, 4) and (mask < np.inf).all()
+    require("mask", mask, right, f"floats ({T}, {T}) or ({B}, 1 or {config.n_head}, {T}, {T}) that are "
+            f"added to the scores, such as np.where(seen, 0.0, -np.inf), or ({B}, {T}) of 0 and 1")
     heads = 1 if mask.ndim == 2 or mask.shape[1] == 1 else config.n_head
     mask = np.broadcast_to(mask.astype(dtype), (T, T) if mask.ndim == 2 else (B, heads, T, T))
     seen = mask > -np.inf

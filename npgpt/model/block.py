@@ -63,11 +63,13 @@ class Block:
             found = self.parameters(config)
             require(f"parameters(config) of {self}", found, bool(found), "a dict with names")
             for name, (shape, init) in found.items():
-                if not re.fullmatch(NAME, name) or any(other.startswith(f"{name}.") for other in found):
+                longer = any(other.startswith(f"{name}.") for other in found)
+                if longer or not re.fullmatch(NAME, name):
                     raise UserError(f"{name!r} in parameters(config) of {self} cannot be nested: join "
                                     "words by dots, as in mlp.c_fc.weight; what is before a dot is "
                                     "no other name, and not weight")
-                right = isinstance(shape, tuple) and shape and min(shape) > 0 and (is_real(init) or init in INITS)
+                right = isinstance(shape, tuple) and shape and min(shape) > 0
+                right = right and (is_real(init) or init in INITS)
                 require(f"{name} in parameters(config) of {self}", (shape, init), right,
                         f'such as "mlp.c_fc.weight": ((64, 256), "linear"); init is a number, or {", ".join(INITS)}')
         return found
@@ -134,8 +136,9 @@ class Block:
         for name in ("x_out", "dx"):
             alone[name] = np.concatenate([one[name], two[name]])
         if mixed := differing(whole, alone):
-            raise UserError(f"{self}: {mixed[0]} of one text depends on the other texts of its batch, "
-                            "as in a batch norm, but engines divide batches: compute each text alone")
+            raise UserError(f"{self}: {mixed[0]} of one text depends on the other texts of its "
+                            "batch, as in a batch norm, but engines divide batches: compute each "
+                            "text alone")
 
     def guarded(self, forward, backward):
         """Return the block with an engine's versions of its functions, guarded if it is a user's.

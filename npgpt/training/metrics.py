@@ -28,7 +28,7 @@ def read_record(line):
     except (ValueError, RecursionError):
         return None
     whole = isinstance(record, dict) and isinstance(record.get("step"), int) and all(map(is_real, record.values()))
-    return record if whole and record["step"] >= 0 else None
+    return record if whole else None
 
 
 def drop_metrics_after(out_dir: str | os.PathLike, step: int) -> None:

