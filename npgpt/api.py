@@ -1,7 +1,6 @@
 """The class GPT: a model, its forward and backward, and what it writes."""
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from npgpt.checkpoints.save import merged, save_model
 from npgpt.checks import MOST_SEED, MOST_THREADS, check_choice, check_whole, require
 from npgpt.engine.activations import Activations, Looking
 from npgpt.engine.choose import KERNELS, make_engine
-from npgpt.engine.kv_cache import KVCache, without_cache
+from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.memory import keep_freed_memory
 from npgpt.engine.ops import headless, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine
@@ -25,11 +24,11 @@ from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.batch import check_batch, check_ids, check_mask, check_padding
-from npgpt.model.block import GPT2, read_block
+from npgpt.model.block import read_block
 from npgpt.model.config import GPTConfig
 from npgpt.model.generate import check_sampling, stream_tokens
 from npgpt.model.masks import draw_masks
-from npgpt.model.parameters import frozen_names, initialize
+from npgpt.model.parameters import INITS, frozen_names, initialize
 from npgpt.model.transformer import gpt_backward, gpt_forward
 
 Name = str | os.PathLike[str]                           # of a model or a folder
@@ -46,7 +45,8 @@ class GPT:
     >>> logits, loss = model.forward(idx, targets)      # idx, targets: integers (B, T)
     >>> grads = model.backward()                        # grads["h.0.ln_1.weight"]
 
-    seed: of the initial weights, which are the same for all dtypes; None leaves them zero.
+    seed: of the initial weights, which are the same for all dtypes; None leaves them zero. init: how weights are drawn,
+    "gpt2", "half-wpe", "torch" or "normal", see `initialize`.
     dtype: "float32" or "float64"; also "tf32" (on a GPU) and "bfloat16" (with "xla"), which keep float32 parameters
     and round the factors of matmuls. device: "cpu", "gpu" (or "cuda") or "gpu:N"; with "xla" also "tpu".
     kernels: what runs the layers. "auto": CuPy on a GPU; on a CPU "numba" if it is installed, else "numpy". "numpy":
@@ -62,10 +62,11 @@ class GPT:
     """
 
     def __init__(self, config: GPTConfig, seed: int | None = 0, dtype: str = "float32", device: str = "cpu",
-                 threads: int | None = None, kernels: str = "auto", freeze: Names = (),
+                 threads: int | None = None, kernels: str = "auto", init: str = "gpt2", freeze: Names = (),
                  block: BlockFile | None = None):
         check_choice("dtype", dtype, DTYPES)
         check_choice("kernels", kernels, KERNELS)
+        check_choice("init", init, INITS)
         check_whole("seed", seed, 0, MOST_SEED, or_none=True)
         check_whole("threads", threads, 1, MOST_THREADS, or_none=True)
         if config.activation == "gelu":
@@ -76,11 +77,17 @@ class GPT:
         keep_freed_memory()
         self.params, self.engine = make_engine(config, dtype, device, threads or available_cores(), kernels, frozen)
         self.config, self.dtype = config, dtype
+        self._where = dtype, device, threads, kernels
         self.ops = with_lora(layers, config)
         self._cache: tuple | None = None
         if seed is not None:
-            initialize(self.params, seed)
+            initialize(self.params, seed, init)
 
+    def __deepcopy__(self, memo: dict) -> "GPT":
+        """Make another model with the same weights, such as a moving average's."""
+        copied = GPT(self.config, None, *self._where, freeze=self.params.frozen)
+        copied.params.flat[:] = self.params.flat
+        return copied
 
     def use_engine(self, engine: ReferenceEngine) -> None:
         """Train, evaluate and generate by another engine of the same `params`. An optimizer is made after that."""
@@ -291,8 +298,7 @@ class GPT:
         `eos_token_id`, or when its new tokens end with one of `stop`, lists of token ids. Then it is padded with
         `eos_token_id`, or without one with its last token.
         edit: as in `forward`. The functions get the arrays of the prompt, then those of one token at a time, with keys
-        that earlier edits made; the embedding's have all texts as one row. A block of your own reads all tokens again
-        for each new one.
+        that earlier edits made; the embedding's have all texts as one row.
         Raises UserError for values out of range, and for a model that is not causal.
         """
         idx = check_ids(self.config, idx)
@@ -300,22 +306,11 @@ class GPT:
         stops = [list(ids) for ids in stop]
         require("stop", stop, all(stops), "lists of token ids, none of them empty")
         pads = check_padding(mask, *idx.shape)
-        looking = None if edit is None else Looking(self.config, edit, ())
-        if self.config.block != GPT2:
-            forward = functools.partial(self._logits, looking)
-            read = without_cache(forward, self.config, len(idx), pads)
-        elif looking is None:
+        if edit is None:
             read = self.engine.reader(len(idx), pads)
         else:
-            read = KVCache(self.engine, len(idx), pads, looking).read
+            read = KVCache(self.engine, len(idx), pads, Looking(self.config, edit, ())).read
         return stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stops)
-
-    def _logits(self, looking, idx):
-        """Compute the logits of idx (B, T) without caches, by a `Looking` if there is one."""
-        if looking is None:
-            return self._run_forward(idx, None, None, without_caches(self.ops))[0]
-        ops = without_caches(looking.ops)
-        return self._run_forward(idx, None, None, ops, looking.forward, looking.config)[0]
 
 
 def check_scipy():
@@ -325,5 +320,3 @@ def check_scipy():
     except ImportError:
         raise UserError('activation "gelu" needs SciPy for erf: pip install "npgpt[gelu]", '
                         'or choose activation "gelu_tanh"') from None
-
-

@@ -1,6 +1,7 @@
-"""Arrays of NumPy and CuPy: where the numbers are, and in which dtype."""
+"""Arrays of NumPy and CuPy: where the numbers are, in which dtype, and how a mapping of them shows itself."""
 
 import contextlib
+import html
 import sys
 
 import numpy as np
@@ -33,3 +34,19 @@ def library_of(array):
 def on_device_of(array):
     """Return a context in which new arrays are made where this one is, on the host or on its GPU."""
     return contextlib.nullcontext() if is_on_host(array) else array.device
+
+
+def table(last, row):
+    """Return `__repr__` and `_repr_html_` of a mapping; row(mapping, name): shape, dtype, and what is called `last`."""
+    def text(self):
+        rows = [("name", "shape", "dtype", last), *((name, *row(self, name)) for name in list(self)[:60])]
+        lines = ["{!s:23}  {!s:20}  {!s:7}  {}".format(*each).rstrip() for each in rows]
+        rest = len(self) + 1 - len(rows)
+        return "\n".join([f"{type(self).__name__}: {len(self)} arrays", *lines, *[f"… and {rest} more"] * (rest > 0)])
+
+    def as_html(self):
+        title, *lines = html.escape(repr(self)).splitlines()
+        cells = ("<td>".join(filter(None, map(str.strip, line.split("  ")))) for line in lines)
+        return f"{title}<table><tr><td>{'<tr><td>'.join(cells)}</table>"
+
+    return text, as_html

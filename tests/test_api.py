@@ -1,11 +1,12 @@
 """The whole model: every variant's logits, loss and every gradient against torch; what the API promises."""
 
+import copy
 from unittest import mock
 
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig, Trainer, TrainOptions, UserError, load
+from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, UserError, load
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.training.metrics import read_metrics
 from tests.cases import small_parts
@@ -172,3 +173,17 @@ def test_load_gives_back_the_run_of_a_trainer(tmp_path, tokenizer):
     else:
         with pytest.raises(UserError, match="without a tokenizer"):
             loaded.encode("badge")
+
+
+@pytest.mark.parametrize("fields", [
+    {"kernels": "reference"}, {"kernels": "numpy", "freeze": "wte"},
+    pytest.param({"kernels": "xla"}, marks=pytest.mark.slow)])
+def test_a_copy_of_a_model_is_its_own(fields):
+    """Such as a moving average of the weights."""
+    model = GPT(GPTConfig(**SMALL), **fields)
+    AdamW(model.params, engine=model.engine).step(model.loss_and_grads(*batch(model.config))[1])
+    copied, before = copy.deepcopy(model), model.params.flat.copy()
+    assert (copied.params.flat == before).all() and copied.params.frozen == model.params.frozen
+    assert copied.engine.kernels == model.engine.kernels
+    AdamW(copied.params, engine=copied.engine).step(copied.loss_and_grads(*batch(model.config))[1])
+    assert (model.params.flat == before).all() and (copied.params.flat != before).any()

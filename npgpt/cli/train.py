@@ -214,6 +214,8 @@ def plan(args):
         return resumed_run(args)
     given = given_fields(args)
     fields = {**load_preset(args.preset or ("finetune" if args.init_from else "char-cpu")), **given}
+    if args.init_from and "init" in given:
+        raise UserError("--init draws fresh weights, and --init-from takes them from a model: leave one out")
     if not args.init_from:
         if (args.lora, args.lora_alpha, args.adapter) != (None, None, None):
             raise UserError("--lora and --adapter adapt a trained model: give one with --init-from")
@@ -238,7 +240,7 @@ def plan(args):
     preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
     *tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer, options.val_fraction)
     config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
-    model = GPT(config, options.seed, options.dtype, args.device, rank_threads(args), args.kernels,
+    model = GPT(config, options.seed, options.dtype, args.device, rank_threads(args), args.kernels, options.init,
                 args.freeze or ())
     return Run(model, *tokens, tokenizer, options, name)
 
@@ -276,7 +278,7 @@ def resumed_run(args):
     state, saved, given = checkpoint.state, options_of(checkpoint), given_fields(args)
     asked = {**(load_preset(args.preset) if args.preset else {}), **given}
     there = {name: checkpoint.config.used(name) for name in asked if name in MODEL_FIELDS}
-    there |= {name: getattr(saved, name) for name in given if name in ("seed", "dtype", "val_fraction")}
+    there |= {name: getattr(saved, name) for name in given if name in ("seed", "dtype", "init", "val_fraction")}
     if "dtype" in given and DTYPES.get(given["dtype"]) == DTYPES[saved.dtype]:      # the parameters' is the same
         del there["dtype"]
     for name, value in there.items():

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from npgpt import layers
-from npgpt.arrays import library_of
+from npgpt.arrays import library_of, table
 from npgpt.checks import as_floats, require, shown
 from npgpt.engine.sources import run_again
 from npgpt.errors import UserError
@@ -27,10 +27,10 @@ PREFIXES = {"attention": "''", "block": "f'h.{i}'", "blocks[i]": "f'h.{i}'"}
 
 
 class Arrays(dict[str, np.ndarray]):
-    """A dict of arrays that is shown as its names."""
+    """A dict of arrays that is shown as a table."""
 
-    def __repr__(self):
-        return f"{type(self).__name__}({', '.join(self)})"
+    __repr__, _repr_html_ = table("mean |x|", lambda self, name: (
+        self[name].shape, self[name].dtype, f"{float(abs(self[name]).mean()):.4g}"))
 
 
 class Activations(Arrays):

@@ -18,7 +18,7 @@ from npgpt.engine.memory import number_of_shards
 from npgpt.engine.ops import seen_as, table, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.row_blocks import in_row_blocks, row_blocks
-from npgpt.engine.sources import as_tested
+from npgpt.engine.sources import as_tested, say_once
 from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread, using_cores
 from npgpt.engine.tiles import in_tiles
 from npgpt.engine.update import adamw_update
@@ -116,7 +116,7 @@ class CPUEngine(ReferenceEngine):
     def accumulated(self, batches, rngs, count, mask=None):
         """As in `ReferenceEngine`; each shard sums over its micro-batches, then the shards are summed."""
         shape = batches[0][0].shape
-        parts = even_parts(shape[0], number_of_shards(self.params.config, *shape, self.threads))
+        parts = self.parts(shape[0], number_of_shards(self.params.config, *shape, self.threads))
         n = len(parts)
         drawn = [[rng] * n if n == 1 or rng is None else rng.spawn(n) for rng in rngs]
         with sharing_cores(n, self.threads):
@@ -129,6 +129,13 @@ class CPUEngine(ReferenceEngine):
                 grads = self.added(others, grads)
         return sum(loss for loss, _ in results), grads
 
+    def parts(self, B, shards):
+        """Return the slices of a batch's shards; one, with a note, if its texts are dependent."""
+        if self.mixes_texts:
+            say_once(f"the texts of a batch depend on each other in {self.params.config.block}, so "
+                     "batches are not divided among threads, which work inside the layers instead")
+            shards = 1
+        return even_parts(B, shards)
 
     def run_shard(self, batches, rngs, count, mask):
         """Run a shard of each micro-batch; return the sums of the losses and of the gradients."""
@@ -143,7 +150,7 @@ class CPUEngine(ReferenceEngine):
         return total, grads
 
     def loss(self, idx, targets, mask=None, count=None):
-        count, parts = count or counted(targets), even_parts(len(idx), self.threads)
+        count, parts = count or counted(targets), self.parts(len(idx), self.threads)
         with sharing_cores(len(parts), self.threads):
             losses = in_threads(self.run_forward, [idx[part] for part in parts], [targets[part] for part in parts],
                                 [count] * len(parts), [mask_part(mask, part) for part in parts])

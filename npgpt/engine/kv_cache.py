@@ -22,6 +22,7 @@ class Texts:
     """
 
     def __init__(self, config, B, pads=None):
+        config.block.check_continuing(config)
         self.block_size, self.tokens = config.block_size, np.empty((B, 0), np.int64)
         self.pads = np.zeros(B, np.int64) if pads is None else pads
 
@@ -82,26 +83,8 @@ class KVCache:
         with self.engine.running():
             idx, positions = self.engine.on_device(idx, positions)
             ops = reading(self.ops, positions, attention_forward, last=lambda x: x[:, -1:])
-            logits, _ = self.gpt_forward(idx, self.params.tree, self.config, masks, ops)
+            logits, _ = self.gpt_forward(idx, self.params.tree, self.config.at(positions), masks, ops)
         return to_host(logits[:, -1])
-
-
-def without_cache(forward, config, B, pads=None):
-    """Return a function as `KVCache.read`, for a block of one's own: each time it reads all tokens.
-
-    forward: a function idx (B, T) -> logits (B, T, V). pads: as in `Texts`; padding is left out,
-    and each text is read alone then.
-    """
-    texts = Texts(config, B, pads)
-
-    def read(idx):
-        texts.add(idx)
-        if not texts.pads.any():
-            return to_host(forward(texts.tokens)[:, -1])
-        alone = zip(texts.tokens, texts.pads, strict=True)
-        return np.concatenate([to_host(forward(tokens[None, n:])[:, -1]) for tokens, n in alone])
-
-    return read
 
 
 def reading(ops, positions, attention_forward, last):

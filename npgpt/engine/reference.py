@@ -33,6 +33,10 @@ class ReferenceEngine:
         self.params, self.threads = params, threads
         self.config, self.ops = params.config.with_block(), with_lora(layers, params.config)
 
+    @functools.cached_property
+    def mixes_texts(self) -> bool:
+        """Whether the texts of a batch depend on each other: then no batch may be divided."""
+        return self.params.config.block.mixes_texts(self.params.config)
 
     @property
     def description(self) -> str:

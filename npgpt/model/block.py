@@ -5,11 +5,13 @@ import copy
 import dataclasses
 import functools
 import hashlib
+import inspect
 import itertools
 import linecache
 import os
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -34,7 +36,9 @@ class Block:
     (in, out), and decay. init: a number, or how `initialize` draws: "linear", the matrix of a linear layer; "residual",
     of one whose result is added to the residual stream; "bias", of either; "normal". forward, backward: called as
     `block_forward` and `block_backward` in npgpt/model/transformer.py. Each call returns new arrays.
-    Engines divide batches, so no text of a batch may depend on another one, as in a batch norm.
+    If the texts of a batch depend on each other, as in a batch norm, no engine divides a batch.
+    To continue texts, the forward reads new tokens alone: others are seen only in `ops.attention_forward`, called once,
+    with GPT-2's mask. An argument `positions` gets the tokens' positions then, (B, T) integers; otherwise it is None.
 
     source: the text of the file, by which blocks are compared (not what a closure or an object holds); texts: file ->
     text, of each function's; file: the forward's; path: of a file that was given.
@@ -55,7 +59,6 @@ class Block:
 
     def __deepcopy__(self, memo):
         return self
-
 
     def parameters_of(self, config):
         """Return `parameters(config)`. Raises UserError, with the line, if it fails or returns something else."""
@@ -118,27 +121,30 @@ class Block:
 
         Others are added to the gradients: none may share memory with another or with a parameter.
         """
-        whole, = self.tried(config)
-        grads = {name: array for name, array in whole.items() if name not in ("x_out", "dx")}
+        results, = self.tried(config)
+        grads = {name: array for name, array in results.items() if name not in ("x_out", "dx")}
         for (name, one), (other, two) in itertools.product(grads.items(), repeat=2):
             if not one.flags.writeable or name != other and np.shares_memory(one, two):
                 raise UserError(f"{self}: {name} must have memory of its own, because others are "
                                 "added to it: return a copy")
         first, = self.tried(config, texts=ALONE[:1])
         before = copy.deepcopy(first)
-        one, two = self.tried(config, texts=ALONE)
-        if changed := differing(before, first) + differing(before, one):
+        again, _ = self.tried(config, texts=ALONE)
+        if changed := differing(before, first) + differing(before, again):
             raise UserError(f"{self}: {changed[0]} differs after the block has been called for "
                             "another text: return new arrays and a new cache each time, draw no "
                             "random numbers")
+
+    def mixes_texts(self, config):
+        """Return whether the results for a text of a batch depend on the other texts."""
+        if self == GPT2:
+            return False
+        (whole,), (one, two) = self.tried(config), self.tried(config, texts=ALONE)
         with np.errstate(all="ignore"):
             alone = {name: one[name] + two[name] for name in whole}
         for name in ("x_out", "dx"):
             alone[name] = np.concatenate([one[name], two[name]])
-        if mixed := differing(whole, alone):
-            raise UserError(f"{self}: {mixed[0]} of one text depends on the other texts of its "
-                            "batch, as in a batch norm, but engines divide batches: compute each "
-                            "text alone")
+        return differing(whole, alone) != []
 
     def guarded(self, forward, backward):
         """Return the block with an engine's versions of its functions, guarded if it is a user's.
@@ -178,8 +184,32 @@ class Block:
             raise UserError(f"{name} of {self} must be an array {like.shape} {like.dtype}, "
                             f"not {shape} {dtype}")
 
+    def check_continuing(self, config):
+        """Raise UserError unless reading token by token, with cached keys and values, equals reading all at once."""
+        if self == GPT2:
+            return
+        x, _, p, mask = self.trial(config)
+        kept, H, D = [], config.n_head, config.head_size
+
+        def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
+            kept.append((k, v))
+            k, v = (np.concatenate(each, axis=2) for each in zip(*kept, strict=True))
+            return layers.attention_forward(q, k, v, scale)
+
+        ops, rows = SimpleNamespace(**{**vars(layers), "attention_forward": attention_forward}), []
+        with self.blamed(), np.errstate(all="ignore"):
+            whole, _ = self.forward(x, p, config, 0, mask, BlockMasks(), layers)
+        with self.blamed(" for a token that continues a text"), np.errstate(all="ignore"):
+            for t in range(x.shape[1]):
+                forward = config.at(np.full((2, 1), t)).block.forward
+                rows.append(forward(x[:, t:t + 1], p, config, 0, None, BlockMasks(), ops)[0])
+        once = len(kept) in (0, len(rows)) and all(each.shape == (2, H, 1, D) for pair in kept for each in pair)
+        if not once or abs(np.concatenate(rows, axis=1) - whole).max() > 1e-3 * abs(whole).max():
+            raise UserError(f"{self} cannot continue texts: token by token it computes something else than at once; a "
+                            "token sees others in ops.attention_forward alone, called once, with GPT-2's heads, mask")
+
     @contextlib.contextmanager
-    def blamed(self):
+    def blamed(self, when=""):
         """Turn what the block's code raises into a UserError with the line."""
         try:
             yield
@@ -190,7 +220,7 @@ class Block:
                 raise                           # CUDA's: see `out_of_memory`
             number = raised_at(error, self.file)
             line = f", line {number}" if number else ""
-            raise UserError(f"{self}{line}: {describe(error)}") from error
+            raise UserError(f"{self}{line}{when}: {describe(error)}") from error
 
 
 def differing(results, others):
@@ -201,6 +231,11 @@ def differing(results, others):
 
     return [name for name, scale in scales.items() if not np.allclose(
         others[name], results[name], rtol=0.0, atol=1e-4 * scale + rounding, equal_nan=True)]
+
+
+@functools.lru_cache
+def asks_for_positions(forward):
+    return "positions" in inspect.signature(forward).parameters
 
 
 def read_block(source):

@@ -1,11 +1,12 @@
 """GPTConfig: the sizes and options of a GPT."""
 
 import dataclasses
+import functools
 import math
 
 from npgpt.checks import check_choice, check_real, check_whole, plain_numbers, require
 from npgpt.errors import UserError
-from npgpt.model.block import GPT2, Block
+from npgpt.model.block import GPT2, Block, asks_for_positions
 
 MOST_LAYERS = 1024
 MOST_WIDTH = 2**24      # of every other size: far above all real models, and small enough to compute with
@@ -104,6 +105,13 @@ class GPTConfig:
         """Return the config with a guarded block, which runs an engine's functions or its own."""
         block = self.block.guarded(forward or self.block.forward, backward or self.block.backward)
         return dataclasses.replace(self, block=block)
+
+    def at(self, positions):
+        """Return the config for tokens at positions (B, T), which a block's forward gets if it has that argument."""
+        if not asks_for_positions(self.block.forward):
+            return self
+        forward = functools.partial(self.block.forward, positions=positions)
+        return dataclasses.replace(self, block=dataclasses.replace(self.block, forward=forward))
 
     @property
     def head_size(self) -> int:

@@ -7,11 +7,13 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from npgpt.arrays import on_device_of
+from npgpt.arrays import on_device_of, table
 from npgpt.checks import is_real, shown
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.model.tree import flatten, nest
+
+INITS = ("gpt2", "half-wpe", "torch", "normal")       # what `initialize` draws
 
 
 def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
@@ -105,8 +107,7 @@ class Parameters(Mapping[str, np.ndarray]):
         return self._tree
 
     def __reduce__(self):       # copies of the views would not share memory with `flat`
-        raise TypeError("a model cannot be copied or pickled: make another GPT of its config, "
-                        "and assign to params.flat[:]")
+        raise TypeError("parameters cannot be copied alone: copy.deepcopy(model) copies a model")
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._views[name]
@@ -128,8 +129,7 @@ class Parameters(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self.shapes)
 
-    def __repr__(self):
-        return f"Parameters({self.size:,} {self.dtype} values: {', '.join(self.shapes)})"
+    __repr__, _repr_html_ = table("", lambda self, k: (self.shapes[k], self.dtype, "frozen" * (k in self.frozen)))
 
     def fill(self, name, read):
         """Let read(array) fill the array of a parameter."""
@@ -152,14 +152,14 @@ class Parameters(Mapping[str, np.ndarray]):
             return Parameters(self.config, self.dtype, self.xp, self.frozen, moment=True)
 
 
-
-
-def initialize(params, seed, names=None):
+def initialize(params, seed, init="gpt2", names=None):
     """Draw GPT-2's initial weights: normal with standard deviation `initializer_range`, biases 0, LayerNorm gains 1.
 
     For the two projections that add to the residual stream it is divided by sqrt(2 n_layer), so that the variance of
     the stream does not grow with the number of layers. The same seed gives the same model on every device, in every
-    dtype. LoRA's B is 0. names: which parameters are drawn, by default all.
+    dtype. init: "gpt2"; "half-wpe", half that deviation for the positions, as in OpenAI's code; "normal", that
+    deviation for every matrix; or "torch", as torch's modules: embeddings with deviation 1, linear layers uniform
+    within 1 / sqrt(fan in). LoRA's B is 0. names: which parameters are drawn, by default all.
     """
     rng, config = np.random.default_rng(seed), params.config
     known = parameters_of(config)
@@ -167,10 +167,17 @@ def initialize(params, seed, names=None):
         shape, how = known[name]
         if is_real(how):
             params[name] = how
+        elif init == "torch" and how != "normal":
+            matrix = known.get(f"{name.rpartition('.')[0]}.weight", (shape, how))[0] if how == "bias" else shape
+            fan_in = config.n_embd if name.startswith("lm_head.") else matrix[-2:][0]
+            uniform = rng.random(shape, dtype=np.float32) * 2 - 1
+            params[name] = uniform / math.sqrt(fan_in)
         elif how == "bias":
             params[name] = 0.0
         else:
-            deviation = config.initializer_range
-            if how == "residual":
+            deviation = 1.0 if init == "torch" and name in ("wte.weight", "wpe.weight") else config.initializer_range
+            if how == "residual" and init != "normal":
                 deviation /= math.sqrt(2 * config.n_layer)
+            if name == "wpe.weight" and init == "half-wpe":
+                deviation /= 2
             params[name] = rng.standard_normal(shape, dtype=np.float32) * deviation

@@ -12,10 +12,11 @@ from npgpt.data.batches import Crops
 from npgpt.errors import UserError
 from npgpt.files import read_toml
 from npgpt.model.config import GPTConfig
+from npgpt.model.parameters import INITS
 from npgpt.training.adamw import DECAYS
 
 PRESETS = {path.stem: path for path in sorted((Path(__file__).parent / "presets").glob("*.toml"))}     # built-in
-CHOICES = {"sampling": ("random", "sequential"), "decay": DECAYS, "dtype": DTYPES}
+CHOICES = {"sampling": ("random", "sequential"), "decay": DECAYS, "dtype": DTYPES, "init": INITS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +47,7 @@ class TrainOptions:
     seed: int = 1337                        # of the initial weights, the batches and dropout
     dtype: str = "float32"                  # float32 or float64; on a GPU also tf32 and bfloat16
     eps: float = 1e-8                       # AdamW's; added to the root of the mean of squared gradients
+    init: str = "gpt2"                      # fresh weights: gpt2, half-wpe, torch or normal: see `initialize`
     val_fraction: float = 0.1               # the end of a text that is used for validation; 0: no validation
 
     def __post_init__(self):
@@ -125,8 +127,7 @@ def with_mup(fields: dict) -> dict:
 def options_of(checkpoint: Checkpoint) -> TrainOptions:
     """Return the `TrainOptions` in a checkpoint's state. Raises UserError if they are invalid."""
     saved = {**checkpoint.state["options"]}
-    saved.pop("init", None)                         # runs of earlier versions have it,
-    if saved.get("partial_batch") is False:         # and this
+    if saved.get("partial_batch") is False:         # runs of earlier versions have it
         del saved["partial_batch"]
     try:
         return TrainOptions(**saved)

@@ -82,16 +82,18 @@ class Trainer:
         self.step = self.saved_step = state["step"]
         self.best_step, self.best_loss = state["best_step"], state["best_loss"]
 
-    def run(self) -> bool:
+    def run(self, progress: bool | None = None) -> bool:
         """Train to `max_iters`, or until Ctrl-C or SIGTERM, and save. Return True if it reached the end.
 
+        progress: whether to show a bar; by default, on a terminal and in a notebook.
         Raises NotFiniteError, leaving the last checkpoint, when the loss or the gradient is not finite, and UserError
         when a checkpoint cannot be written.
         """
         options = self.options
+        disable = HIDE_BARS if progress is None else not progress
         # Without smoothing the time left includes the evaluations to come.
         with calling_on_signals(self.request_stop), tqdm(total=options.max_iters, initial=self.step, unit="step",
-                                                         disable=HIDE_BARS, dynamic_ncols=True, smoothing=0) as bar:
+                                                         disable=disable, dynamic_ncols=True, smoothing=0) as bar:
             if self.step == 0:          # also if a run was killed between its first checkpoint and its first metrics
                 self.evaluate_and_save(bar)
                 bar.reset()             # its clock, to exclude the first evaluation

@@ -3,6 +3,10 @@
 import functools
 import importlib.util
 import inspect
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -219,8 +223,13 @@ def passed_on(function, arguments):
     return function(*arguments)
 
 
-def test_what_cannot_be_compiled_looked_into_or_adapted(npgpt):
-    refused(npgpt("train", "--block", "missing.py"), "block missing.py cannot be read")
+def test_what_cannot_be_continued_compiled_looked_into_or_adapted(npgpt, tmp_path):
+    for command in ("train", "sample"):
+        refused(npgpt(command, "--block", "missing.py"), "block missing.py cannot be read")
+    for other in ("ops.attention_forward(q, k, v, 1.0, mask, None)", "v = v + v.mean(axis=2, keepdims=True)"):
+        block = edited(tmp_path, "    mix, attention", f"    {other}\n    mix, attention")
+        with pytest.raises(UserError, match="cannot continue texts: token by token"):
+            model_of(block).generate(IDX, 2)
     with pytest.raises(UserError, match="LoRA is for GPT-2's block"):
         GPTConfig(lora_rank=2, block=read_block(MODERN))
     for kernels in ("reference", *CPU_KERNELS):
@@ -310,11 +319,6 @@ REFUSED = {     # what is said, old code, new code, …
                          "KEPT.setdefault(0, []).append((x, w))\n    return x_out, None",
                          "x, w = cache", "x, w = KEPT[0].pop()"),
     "a parameter as gradient": ("gradient of w must have memory of its own", '{"w": dw}', '{"w": w}'),
-    "statistics of a batch": ("x_out of one text depends on the other texts",
-                              "x_out = x * w", "x = x - x.mean(axis=(0, 1))\n    x_out = x * w"),
-    "the size of a batch": ("the gradient of w of one text depends on",
-                            "(dx_out * x).sum(axis=(0, 1))", "(dx_out * x).sum(axis=(0, 1)) / x.shape[0]",
-                            "dx_out * w", "dx_out * np.where(np.arange(w.size) == 0, np.float32(np.inf), w)"),
     "a parameter in place": ("line 15: ValueError: output array is read-only", "x_out = x * w", "w *= 2.0"),
 }
 
@@ -343,6 +347,7 @@ def test_a_block_that_trains_rightly_is_not_refused(tmp_path, changes):
     for block_size in (1, 8):
         config = GPTConfig(**{**SMALL, "block_size": block_size}, block=block)
         config.block.validate(config)
+        assert not config.block.mixes_texts(config)
 
 
 LATE = {        # what is said, old code, new code
@@ -381,6 +386,68 @@ def test_what_is_not_a_mistake_of_the_block_passes(tmp_path):
 def test_a_run_of_a_block_that_is_wrong_later_exits_with_two(train, tmp_path):
     says, *changes = LATE["an exit"]
     refused(train("--block", tiny(tmp_path, *changes), "--n-embd", 12, "--kernels", "numpy"), says)
+
+
+MIXED = {"statistics": ("x_out = x * w", "x = x - x.mean(axis=(0, 1))\n    x_out = x * w",
+                        "dx = dx_out * w", "dx = dx_out * w\n    dx = dx - dx.mean(axis=(0, 1))"),
+         "the size": ("(dx_out * x).sum(axis=(0, 1))", "(dx_out * x).sum(axis=(0, 1)) / x.shape[0]")}
+
+
+def test_infinity_does_not_hide_that_texts_depend_on_each_other(tmp_path):
+    infinite = "dx_out * w", "dx_out * np.where(np.arange(w.size) == 0, np.float32(np.inf), w)"
+    config = model_of(tiny(tmp_path, *MIXED["the size"], *infinite)).config
+    assert config.block.mixes_texts(config)
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("mixed", MIXED.values(), ids=MIXED)
+def test_a_batch_whose_texts_depend_on_each_other_is_not_divided(tmp_path, capsys, mixed, kernels):
+    sources.say_once.cache_clear()
+    block = tiny(tmp_path, *mixed)
+
+    def results(kernels, threads):
+        """The gradients of a batch, and the losses of two steps of two micro-batches and afterwards."""
+        model = GPT(CONFIG, 0, "float64", threads=threads, kernels=kernels, block=block)
+        unit_scale(model.params)
+        optimizer, losses = AdamW(model.params, lr=0.01, engine=model.engine), []
+        grads = model.loss_and_grads(IDX, TARGETS)[1]
+        for _ in range(2):
+            step = optimizer.train_step([(IDX, TARGETS)] * 2, [None] * 2, 2 * TARGETS.size, max_norm=1.0)
+            losses.append(float(step[0]))
+        return {**grads, "losses": np.array([*losses, model.evaluate(IDX, TARGETS)])}
+
+    right = results("reference", 1)
+    for threads in (2,) if kernels == "xla" else (2, 3):
+        found = results(kernels, threads)
+        for name, array in right.items():
+            np.testing.assert_allclose(found[name], array, 1e-9, 1e-9 * abs(array).max(), err_msg=name)
+    assert capsys.readouterr().err.count("depend on each other in tiny.py") == (kernels in CPU_KERNELS)
+
+
+ON_TWO = """
+import json, sys
+from npgpt import GPT, GPTConfig, UserError
+config, idx, targets = json.loads(sys.argv[2])
+model = GPT(GPTConfig(**config), 0, "float64", kernels="xla", block=sys.argv[1])
+print(model.loss_and_grads(idx[:2], targets[:2])[0])
+try:
+    model.loss_and_grads(idx, targets)
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_two_devices_divide_a_batch_only_evenly_if_its_texts_depend_on_each_other(tmp_path):
+    pytest.importorskip("jax", reason="JAX is not installed")
+    block = tiny(tmp_path, *MIXED["statistics"])
+    two = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    arguments = json.dumps([{**SMALL, "n_head": 2, "bias": False}, IDX.tolist(), TARGETS.tolist()])
+    result = subprocess.run([sys.executable, "-c", ON_TWO, block, arguments], capture_output=True, text=True, env=two)
+    loss, says = result.stdout.splitlines()
+    right, _ = model_of(block).loss_and_grads(IDX[:2], TARGETS[:2])
+    assert float(loss) == pytest.approx(right, rel=1e-12)
+    assert "tiny.py, so none can be added to these 3: choose a batch size divisible by the 2 devices" in says
 
 
 def test_the_digest_is_that_of_the_text_that_ran(tmp_path):

@@ -106,16 +106,16 @@ def parameters(config):
 
 
 def rotation(positions, D, x):
-    """Return cos and sin of position / 10000^(i / D) for i below D: positions (T,) -> (T, D)."""
-    angles = positions[:, None] * 10000.0 ** (np.arange(D, like=x) / -D)
+    """Return cos and sin of position / 10000^(i / D) for i below D: positions (T,) or (B, T) -> (1 or B, 1, T, D)."""
+    angles = positions.reshape(-1, 1, x.shape[1], 1) * 10000.0 ** (np.arange(D, like=x) / -D)
     return np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
 
 
-def forward(x, p, config, layer, mask, dropout_masks, ops):
+def forward(x, p, config, layer, mask, dropout_masks, ops, positions=None):
     """Compute x + attention(rmsnorm(x)), then x_mid + swiglu(rmsnorm(x_mid)); x (B, T, C) -> x_out (B, T, C), cache."""
     B, T, C = x.shape
-    positions = np.arange(T, like=x)
-    cos, sin = rotation(positions, config.head_size // 2, x)       # (T, D / 2) each
+    positions = np.arange(T, like=x) if positions is None else positions        # (T,), or (B, T) in generation
+    cos, sin = rotation(positions, config.head_size // 2, x)
     normed_1, norm_1 = rmsnorm_forward(x, **p["norm_1"])                        # (B, T, C)
     qkv, c_attn = ops.linear_forward(normed_1, **p["c_attn"])                   # (B, T, 3 C)
     q, k, v = qkv.reshape(B, T, 3, config.n_head, -1).transpose(2, 0, 3, 1, 4)  # 3 x (B, H, T, D)

@@ -58,6 +58,6 @@ class Reader:
 
         ops = reading(layer_ops, positions, attention_forward, of_last)
         masks = draw_masks(self.config, *idx.shape, self.engine.params.dtype)
-        logits, _ = self.engine.transformer.gpt_forward(idx, nest(p), self.config, masks, ops)
+        logits, _ = self.engine.transformer.gpt_forward(idx, nest(p), self.config.at(positions), masks, ops)
         kept = [*now_kept, *layers_left]        # those of blocks without attention
         return of_last(logits)[:, 0], kept
