@@ -13,8 +13,7 @@ from npgpt.arrays import DTYPES, to_host
 from npgpt.checkpoints.adapter import lora_added, save_adapter
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.save import merged, save_model
-from npgpt.checks import MOST_SEED, MOST_THREADS, as_floats, check_choice, check_whole, require
-from npgpt.data.tokenizer_base import Tokenizer
+from npgpt.checks import MOST_SEED, MOST_THREADS, check_choice, check_whole, require
 from npgpt.engine.activations import Activations, Looking
 from npgpt.engine.choose import KERNELS, make_engine
 from npgpt.engine.kv_cache import KVCache
@@ -26,7 +25,7 @@ from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.batch import check_batch, check_ids, check_mask, check_padding
 from npgpt.model.block import read_block
 from npgpt.model.config import GPTConfig
-from npgpt.model.generate import check_sampling, check_stop, stream_tokens
+from npgpt.model.generate import check_sampling, stream_tokens
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import INITS, frozen_names, initialize
 from npgpt.model.transformer import gpt_backward, gpt_forward
@@ -35,7 +34,6 @@ Name = str | os.PathLike[str]                           # of a model or a folder
 Names = str | Iterable[str]                             # of parameters
 BlockFile = Any                                         # a file, or an object with the same functions
 Edits = dict[str, Callable[[np.ndarray], np.ndarray]]
-Stop = str | Iterable[str | Sequence[int]]
 Rng = Any                                               # a np.random.Generator, or what engine.dropout_rng returns
 
 
@@ -47,9 +45,9 @@ class GPT:
     >>> grads = model.backward()                        # grads["h.0.ln_1.weight"]
 
     seed: of the initial weights, which are the same for all dtypes; None leaves them zero. init: how weights are drawn,
-    "gpt2", "half-wpe", "torch" or "normal", see `initialize`. dtype: "float32" or "float64"; also "tf32" (on a GPU) and
-    "bfloat16" (with "xla"), which keep float32 parameters and round the factors of matmuls. device: "cpu", "gpu" (or
-    "cuda") or "gpu:N".
+    "gpt2", "half-wpe", "torch" or "normal", see `initialize`.
+    dtype: "float32" or "float64"; also "tf32" (on a GPU) and "bfloat16" (with "xla"), which keep float32 parameters
+    and round the factors of matmuls. device: "cpu", "gpu" (or "cuda") or "gpu:N".
     kernels: what runs the layers. "auto": CuPy on a GPU; on a CPU "numba" if it is installed, else "numpy". "numpy":
     parts of arrays that fit the cache; "numba": compiled loops as well (extra fast); "reference": the plain
     lines; "xla": compiled by XLA (extra xla).
@@ -65,9 +63,6 @@ class GPT:
     def __init__(self, config: GPTConfig, seed: int | None = 0, dtype: str = "float32", device: str = "cpu",
                  threads: int | None = None, kernels: str = "auto", init: str = "gpt2", freeze: Names = (),
                  block: BlockFile | None = None):
-        require("config", config, isinstance(config, GPTConfig), "a GPTConfig")
-        if isinstance(dtype, type | np.dtype):          # such as np.float64
-            dtype = getattr(dtype, "__name__", str(dtype))
         check_choice("dtype", dtype, DTYPES)
         check_choice("kernels", kernels, KERNELS)
         check_choice("init", init, INITS)
@@ -80,17 +75,17 @@ class GPT:
         frozen = frozen_names(config, freeze)
         self.params, self.engine = make_engine(config, dtype, device, threads or available_cores(), kernels, frozen)
         self.config, self.dtype = config, dtype
+        self._where = dtype, device, threads, kernels
         self.ops = with_lora(layers, config)
         self._cache: tuple | None = None
         if seed is not None:
             initialize(self.params, seed, init)
 
-    def __getstate__(self):     # for pickle and copy.deepcopy: the rest follows from it
-        return {**vars(self), "ops": None, "_cache": None}
-
-    def __setstate__(self, state):
-        vars(self).update(state)
-        self.ops = with_lora(layers, self.config)
+    def __deepcopy__(self, memo: dict) -> "GPT":
+        """Make another model with the same weights, such as a moving average's."""
+        copied = GPT(self.config, None, *self._where, freeze=self.params.frozen)
+        copied.params.flat[:] = self.params.flat
+        return copied
 
     def use_engine(self, engine: ReferenceEngine) -> None:
         """Train, evaluate and generate by another engine of the same `params`. An optimizer is made after that."""
@@ -209,7 +204,6 @@ class GPT:
         idx = check_ids(self.config, idx)
         if not self.config.causal:
             raise UserError("a model with causal=False sees the tokens that it would score: use a causal one")
-        require("the length of idx", idx.shape[1], idx.shape[1] > 1, "at least 2: one token to read and one to score")
         context, _ = check_batch(self.config, idx[:, :-1], None, with_targets=False)
         logits, _ = self._run_forward(context, None, None, without_caches(self.ops))
         with self.engine.running():
@@ -219,7 +213,6 @@ class GPT:
             return (np.take_along_axis(shifted, tokens, axis=-1) - np.log(total))[..., 0]
 
     def _run_forward(self, idx, rng, mask, ops, forward=gpt_forward, config=None):
-        check_rng(rng, self.params.xp.random.Generator)
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
         with self.engine.running():
             masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
@@ -236,16 +229,14 @@ class GPT:
         if self._cache is None:
             raise UserError("backward needs a forward with targets before it: call forward(idx, targets) first")
         gpt, cross_entropy, logits, backward, ops = self._cache
-        if cross_entropy is None:
-            what = f"an array of shape {ops.x.shape}, like the result of hidden"
-            require("dhidden", dhidden, dhidden is not None, what)
-        else:
-            require("dhidden", dhidden, dhidden is None, "left out after forward, which has a loss")
+        require("dhidden", dhidden, (dhidden is None) == (cross_entropy is not None),
+                "the gradient of the result after hidden, and left out after forward, which has a loss")
         with self.engine.running():
             if cross_entropy is None:
                 dlogits = np.zeros_like(logits)
-                ops.dx = as_floats("dhidden", dhidden, self.params.dtype, self.params.xp)
-                require("dhidden", dhidden, ops.dx.shape == ops.x.shape, what)
+                ops.dx = self.params.xp.asarray(dhidden, dtype=self.params.dtype)
+                right = ops.dx.shape == ops.x.shape
+                require("the shape of dhidden", ops.dx.shape, right, f"{ops.x.shape}")
             else:
                 dlogits = cross_entropy_backward(1.0, cross_entropy)
             return self.params.flatten(backward(dlogits, gpt, ops))
@@ -262,7 +253,6 @@ class GPT:
         UserError for invalid arguments.
         """
         idx, targets = check_batch(self.config, idx, targets)
-        check_rng(rng, self.engine.rng_type)
         check_whole("count", count, 1, or_none=True)
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
         return self.engine.loss_and_grads(idx, targets, rng, count, mask=mask)
@@ -278,47 +268,45 @@ class GPT:
 
     def generate(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                  top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
-                 mask: ArrayLike | None = None, stop: Stop = (), n: int = 1, tokenizer: Tokenizer | None = None,
+                 mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
                  edit: Edits | None = None) -> np.ndarray:
         """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of `stream`.
 
-        idx (B, T) integers, T at least 1 -> (B n, T + N) int64 array. N is max_new_tokens, or fewer if all rows have
+        idx (B, T) integers, T at least 1 -> (B, T + N) int64 array. N is max_new_tokens, or fewer if all rows have
         ended; shorter rows are padded.
         """
-        columns = list(self.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop, n,
-                                   tokenizer, edit))
-        idx = np.repeat(check_ids(self.config, idx), n, axis=0)
+        columns = list(self.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop,
+                                   edit))
+        idx = check_ids(self.config, idx)
         return np.concatenate([idx, *[column[:, None] for column in columns]], axis=1, dtype=np.int64)
 
     def stream(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
-               mask: ArrayLike | None = None, stop: Stop = (), n: int = 1, tokenizer: Tokenizer | None = None,
+               mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
                edit: Edits | None = None) -> Iterator[np.ndarray]:
-        """Return an iterator over the next token of each row, (B n,) integers, each drawn on demand.
+        """Return an iterator over the next token of each row, (B,) integers, each drawn on demand.
 
         temperature divides the logits: below 1 safer, above 1 wilder, 0 always the most likely token. top_k: keep the
         k most likely tokens only; top_p: keep the smallest set of most likely tokens whose probabilities reach p
         (nucleus sampling, Holtzman et al. 2019, arXiv:1904.09751). The same seed gives the same text.
         mask: for prompts of different lengths, (B, T), 1 for a token and 0 for padding before it, from
-        `tokenizer.batch(texts, length, left=True)`: each row is continued as it would be alone. n: continuations of
-        each prompt, in successive rows. A row ends after `eos_token_id`, or when its new tokens contain one of `stop`:
-        lists of token ids, or texts, which need the `tokenizer`. Then it is padded with `eos_token_id`, or without one
-        with its last token.
+        `tokenizer.batch(texts, length, left=True)`: each row is continued as it would be alone. A row ends after
+        `eos_token_id`, or when its new tokens end with one of `stop`, lists of token ids. Then it is padded with
+        `eos_token_id`, or without one with its last token.
         edit: as in `forward`. The functions get the arrays of the prompt, then those of one token at a time, with keys
         that earlier edits made; the embedding's have all texts as one row.
         Raises UserError for values out of range, and for a model that is not causal.
         """
         idx = check_ids(self.config, idx)
         check_sampling(self.config, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id)
-        check_whole("n", n, 1)
-        require("tokenizer", tokenizer, tokenizer is None or isinstance(tokenizer, Tokenizer), "a tokenizer of npgpt")
-        stops = check_stop(self.config, stop, tokenizer)
-        idx, pads = (np.repeat(each, n, axis=0) for each in (idx, check_padding(mask, *idx.shape)))
+        stops = [list(ids) for ids in stop]
+        require("stop", stop, all(stops), "lists of token ids, none of them empty")
+        pads = check_padding(mask, *idx.shape)
         if edit is None:
             read = self.engine.reader(len(idx), pads)
         else:
             read = KVCache(self.engine, len(idx), pads, Looking(self.config, edit)).read
-        return stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stops, tokenizer)
+        return stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stops)
 
 
 def check_scipy():
@@ -328,9 +316,3 @@ def check_scipy():
     except ImportError:
         raise UserError('activation "gelu" needs SciPy for erf: pip install "npgpt[gelu]", '
                         'or choose activation "gelu_tanh"') from None
-
-
-def check_rng(rng, kind):
-    """Raise UserError if rng cannot draw dropout masks where the model runs: NumPy's generators work on a CPU only."""
-    wanted = "a np.random.Generator" if kind is np.random.Generator else "what engine.dropout_rng returns"
-    require("rng", rng, rng is None or isinstance(rng, kind), f"{wanted}, or None")

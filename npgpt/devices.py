@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from npgpt.checks import check_text, require
+from npgpt.checks import require
 from npgpt.errors import UserError, one_line
 
 INSTALL = 'install the one for your driver, pip install "npgpt[cuda12]" or "npgpt[cuda13]", or use --device cpu'
@@ -36,7 +36,6 @@ def array_module(device):
 
 def check_device(device):
     """Raise UserError unless this is the name of a device."""
-    check_text("device", device)
     require("device", device, re.fullmatch(r"cpu|(gpu|cuda)(:[0-9]{1,4})?", device),
             '"cpu", "gpu" or "gpu:N" (or "cuda", "cuda:N")')
 

@@ -3,14 +3,11 @@
 import ast
 import contextlib
 import errno
-import filecmp
 import hashlib
 import io
 import json
 import linecache
 import os
-import re
-import secrets
 import shutil
 import stat
 import tomllib
@@ -50,7 +47,7 @@ def digest(path):
 
 def read_json(path, most=MOST_BYTES):
     """Return the value in a JSON file. Raises UserError if it is not JSON or nested too deeply, and as `read_bytes`."""
-    return parsed(path, "JSON", parse_json, read_bytes(path, most))
+    return parsed(path, "JSON", json.loads, read_bytes(path, most))
 
 
 def read_toml(path):
@@ -58,12 +55,6 @@ def read_toml(path):
     return parsed(path, "TOML", lambda data: tomllib.loads(data.decode("utf-8")), read_bytes(path))
 
 
-def parse_json(data):
-    """Return the value of a JSON text, bytes or str, without NaN and infinity. Raises ValueError, RecursionError."""
-    def refuse(constant):
-        raise ValueError(f"{constant} is not JSON")
-
-    return json.loads(data, parse_constant=refuse)
 
 
 def parsed(path, kind, parse, data):
@@ -168,68 +159,47 @@ def is_folder(path):
 
 
 @contextlib.contextmanager
-def new_folder(path, holding):
+def new_folder(path):
     """Yield a temporary folder that is renamed to `path` if the block succeeds, and is deleted if it fails.
 
-    So a command that was killed, at any moment, can be repeated: if `path` exists and has the same files with the same
-    bytes, nothing changes. holding: the name of one of these files. Raises UserError if anything else is at `path`: if
-    a folder without `holding`, before the block runs. Raises OSError.
+    Raises UserError if anything but an empty folder is at `path`, before the block runs; OSError.
     """
     path = Path(os.path.realpath(path))
-    there = os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir()))
-    occupied = UserError(f"{path} already exists: choose another folder, or delete it")
-    if there and not (path / holding).is_file():
-        raise occupied
+    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+        raise UserError(f"{path} already exists: choose another folder, or delete it")
     path.parent.mkdir(parents=True, exist_ok=True)
     with temporary_beside(path) as temporary:
         temporary.mkdir()
         yield temporary
-        if not there:
-            if path.is_dir():
-                path.rmdir()        # it is empty; Windows cannot rename onto it
-            publish(temporary, path)
-        else:
-            names = sorted(os.listdir(temporary))
-            equal, _, _ = filecmp.cmpfiles(temporary, path, names, shallow=False)
-            if not equal == names == sorted(os.listdir(path)):
-                raise occupied
+        if path.is_dir():
+            path.rmdir()        # it is empty; Windows cannot rename onto it
+        publish(temporary, path)
 
 
 @contextlib.contextmanager
 def temporary_beside(path):
-    """Yield an unused hidden path beside `path`; delete it after the block, and those that killed processes left.
+    """Yield a hidden path beside `path` where nothing is; delete it after the block.
 
+    A killed process leaves it behind, and the next one that writes `path` deletes it first.
     Errors of the disk within the block name `path`.
     """
-    prefix = f".npgpt-{zlib.crc32(os.fsencode(path.name)):08x}-"
-    for entry in path.parent.glob(f"{prefix}*"):
-        left = re.fullmatch(rf"\{prefix}(\d{{1,7}})-[0-9a-f]{{8}}", entry.name)
-        if left and not is_running(int(left[1])):
-            shutil.rmtree(entry) if is_folder(entry) else entry.unlink()
-    temporary = path.with_name(f"{prefix}{os.getpid()}-{secrets.token_hex(4)}")
+    temporary = path.with_name(f".npgpt-{zlib.crc32(os.fsencode(path.name)):08x}")
+    delete(temporary)
     try:
         yield temporary
     except OSError as error:
         error.filename = str(error.filename or path).replace(str(temporary), str(path))
         raise
     finally:
-        if is_folder(temporary):
-            shutil.rmtree(temporary, ignore_errors=True)
-        else:
-            temporary.unlink(missing_ok=True)
+        delete(temporary)
 
 
-def is_running(pid):
-    """Return whether another process with this id may be running; on Windows, where os.kill would end it, True."""
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid != os.getpid()       # a file with this process's id is from an earlier process
+def delete(path):
+    """Delete a file, a link or a folder, if there is one."""
+    if is_folder(path):
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def publish(folder, path):

@@ -4,7 +4,6 @@ import hashlib
 import os
 import re
 import signal
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -38,12 +37,6 @@ def traced(function):
         return function(), tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-
-
-@pytest.fixture
-def terminal(capsys, monkeypatch):
-    """Let standard error pass for a terminal, where progress bars are shown."""
-    monkeypatch.setattr(type(sys.stderr), "isatty", lambda stream: True)
 
 
 @pytest.fixture

@@ -62,15 +62,6 @@ def test_no_import_goes_upwards():
     assert {("cli", "api"), ("engine", "layers"), ("training", "engine"), ("checkpoints", "data")} <= found
 
 
-def test_the_folders_of_study_go_one_way():
-    """lessons knows of none, each of the others only of those before it."""
-    folders = ["lessons", "gradcheck", "exercises", "judge", "notebooks", "page"]
-    for path in ROOT.glob("study/*/*.py"):
-        for module in modules_imported(path):
-            if module.startswith("study."):
-                assert folders.index(module.split(".")[1]) <= folders.index(path.parent.name), (path, module)
-
-
 def test_there_are_no_circles():
     """Of files, also inside a room, and so none of rooms either."""
     graph = {path: {module_file(name) for name in modules_imported(path) if module_file(name)} - {path}

@@ -3,7 +3,6 @@
 Nor does it copy before a matmul, add in any order, leave its GPU, or fill the memory with temporaries.
 """
 
-import copy
 import dataclasses
 import itertools
 
@@ -95,7 +94,6 @@ def test_each_model_stays_on_its_gpu(tmp_path):
     """And leaves the caller's current one as it is. Three take turns; each draws, trains, writes, and is saved."""
     strict_cupy.gpu.devices = 2
     models, losses = [model(device, "float32", dropout=0.1, lora_rank=2) for device in ("gpu:1", "gpu", "cuda:1")], []
-    models[2] = copy.deepcopy(models[2])
     optimizers = [AdamW(each.params, engine=each.engine) for each in models]
     for idx, targets in batches(2):
         for i, (made, optimizer) in enumerate(zip(models, optimizers, strict=True)):
@@ -198,7 +196,7 @@ def test_the_trainer_waits_twice_a_log_interval(tmp_path, monkeypatch):
     monkeypatch.setattr(made, "evaluate_and_save", lambda bar: None)
     monkeypatch.setattr(made, "save", lambda: None)
     strict_cupy.gpu.waits.clear()
-    made.run(progress=False)
+    made.run()
     assert len(strict_cupy.gpu.waits) == 2 * len([5, 10, 12]), strict_cupy.gpu.waits
     assert all("trainer.py" in place for place in strict_cupy.gpu.waits)
 
@@ -206,12 +204,12 @@ def test_the_trainer_waits_twice_a_log_interval(tmp_path, monkeypatch):
 def test_a_run_continues_on_the_other_device(tmp_path):
     """From the GPU to the CPU and back; the checkpoints are the same files."""
     expected = trainer(None, "cpu")
-    expected.run(progress=False)
+    expected.run()
     for device, until in (("gpu", 4), ("cpu", 8), ("gpu", 12)):
         part = trainer(tmp_path, device, max_iters=until)
         if until > 4:
             part.restore(read_checkpoint(find_checkpoint(tmp_path)))
-        part.run(progress=False)
+        part.run()
     for ours, theirs in ((part.model.params, expected.model.params), (part.optimizer.v, expected.optimizer.v)):
         difference = np.linalg.norm(ours.flat.get() - theirs.flat) / np.linalg.norm(theirs.flat)
         assert difference < 1e-9
@@ -233,7 +231,7 @@ def test_a_step_that_is_not_finite_is_seen_before_it_is_saved(tmp_path, name, at
 
     made.train_step = spoiling
     with pytest.raises(NotFiniteError, match="inf at step .*the checkpoint of step 0"):
-        made.run(progress=False)
+        made.run()
     assert [folder.name for folder in tmp_path.glob("step-*")] == ["step-00000000"]
 
 

@@ -51,7 +51,7 @@ def main(arguments=None):
     args = parser.parse_args(arguments)
     tokenizer = GPT2Tokenizer()
     try:
-        with new_folder(args.folder, TOKENIZER_FILE) as unfinished:
+        with new_folder(args.folder) as unfinished:
             save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
             for split, name in FILES.items():
                 path = downloaded(name)

@@ -5,7 +5,7 @@
     python tools/torture.py files --case 4711                   repeat one case, with its output; keep its folder
 
 kills:      a training run that is killed and resumed ends with the same bits
-replaced:   the same for --overwrite, export and data prepare
+replaced:   the same for --overwrite
 limits:     full disks, little memory, two processes in one folder
 files:      damaged files, and links, pipes and folders instead of files
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from npgpt.arrays import to_host
 from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, write_tensors
-from npgpt.checks import check_path, check_whole, require, shown
+from npgpt.checks import check_whole, require, shown
 from npgpt.errors import UserError
 from npgpt.files import atomic_writer, read_json, write_json
 from npgpt.model.parameters import initialize, parameter_shapes
@@ -28,7 +28,6 @@ def peft_matrices(config, targets):
 
 def save_adapter(params, folder):
     """Write LoRA's matrices to a folder. Raises UserError for a model without LoRA, OSError."""
-    check_path("folder", folder)
     config, folder = params.config, Path(folder)
     if not config.lora_rank:
         raise UserError("this model has no LoRA to write as an adapter: train one with --lora")
@@ -46,7 +45,6 @@ def open_adapter(folder, config):
 
     Raises UserError for an adapter of another kind, of other layers or sizes than the model's, or a damaged file.
     """
-    check_path("adapter", folder)
     path, weights = Path(folder) / CONFIG, Path(folder) / WEIGHTS
     try:
         fields = read_json(path)

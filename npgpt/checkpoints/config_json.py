@@ -52,8 +52,6 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
     """
     if not isinstance(fields, dict) or fields.get("model_type") not in ("gpt2", "npgpt"):
         raise UserError('this is not a GPT-2: "model_type" must be "gpt2"')
-    if fields["model_type"] == "gpt2" and "n_ctx" in fields and fields["n_ctx"] != fields.get("n_positions", 1024):
-        raise UserError(f'"n_ctx" is {shown(fields["n_ctx"])}, which differs from "n_positions"')
     for name, value in fields.items():
         if name in DEFAULTS or name in HARMLESS or name in ("n_ctx", "npgpt") or name.startswith("summary_"):
             continue

@@ -9,7 +9,7 @@ import numpy as np
 from npgpt.arrays import library_of, on_device_of
 from npgpt.checkpoints.config_json import config_to_fields, unsupported_by_transformers
 from npgpt.checkpoints.tensorfile import NAMES, write_tensors
-from npgpt.checks import as_floats, check_choice, check_path
+from npgpt.checks import as_floats, check_choice
 from npgpt.errors import UserError
 from npgpt.files import atomic_writer, write_json
 from npgpt.model.parameters import Parameters, parameter_shapes
@@ -23,7 +23,6 @@ def save_model(params: Parameters, folder: str | os.PathLike, dtype: str | None 
     Raises UserError for a model that transformers' GPT-2 cannot compute, or a number that the dtype cannot hold,
     OSError if the folder cannot be written.
     """
-    check_path("folder", folder)
     config = dataclasses.replace(params.config, lora_rank=0, lora_alpha=None)
     if field := unsupported_by_transformers(config):
         raise UserError(f"{field}={getattr(config, field)} has no counterpart in transformers' GPT-2")

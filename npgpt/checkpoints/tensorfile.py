@@ -78,8 +78,7 @@ def check_tensors(shapes, stored, path):
         elif file.dtype(stored_name) not in DTYPES:
             complaints.append(f"{name} is stored as {file.dtype(stored_name)}, not as floats of 16 to 64 bits")
     if complaints:
-        more = f", and {len(complaints) - 5} more" if len(complaints) > 5 else ""
-        raise UserError(f"{path} does not fit the model's config: {', '.join(complaints[:5])}{more}")
+        raise UserError(f"{path} does not fit the model's config: {', '.join(complaints[:5])}")
 
 
 def write_tensors(file: BinaryIO, tensors: dict) -> None:

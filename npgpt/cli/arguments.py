@@ -4,10 +4,8 @@ import argparse
 import dataclasses
 import inspect
 import re
-import sys
 import typing
 
-from npgpt.checks import MOST
 from npgpt.engine.choose import KERNELS
 from npgpt.errors import UserError
 from npgpt.loading import load_model
@@ -58,8 +56,6 @@ def given_fields(args, names=MODEL_FIELDS | TRAIN_FIELDS):
         raise UserError("--epochs and --max-iters both set the length of training: give one of them")
     if "max_iters" in fields:
         fields["epochs"] = 0            # of a preset, or of the run that is resumed
-    elif fields.get("epochs") and "lr_decay_iters" in fields:
-        fields["max_iters"] = MOST      # which epochs replace; the user's lr_decay_iters is kept
     return fields
 
 
@@ -98,9 +94,3 @@ def load_given_model(args):
                       kernels=args.kernels, block=args.block)
 
 
-def standard_input():
-    """Return the text on standard input. Raises UserError unless it is UTF-8."""
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"standard input is not UTF-8 at byte {error.start}: convert it first") from None

@@ -1,5 +1,6 @@
 """Prepare a corpus as token files."""
 
+from npgpt.checks import check_path
 from npgpt.cli.arguments import add_data_dir_argument
 from npgpt.data.corpora import open_corpus
 from npgpt.data.dataset import prepare
@@ -37,6 +38,7 @@ def add_arguments(parser):
 def run(args):
     if not args.documents and (args.end or args.pad):
         raise UserError("--end and --pad apply to documents: add --documents")
+    check_path("--out", args.out)
     corpus = open_corpus(args.corpus, args.data_dir)
     separator, end, pad = (text and text.replace("\\n", "\n") for text in (args.documents, args.end, args.pad))
     prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out, separator, args.val_fraction, end, pad)

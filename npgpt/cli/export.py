@@ -22,7 +22,7 @@ def add_arguments(parser):
 
 def run(args):
     check_path("--out", args.out)
-    with new_folder(args.out, TOKENIZER_FILE) as folder:
+    with new_folder(args.out) as folder:
         loaded = load_given_model(args)
         if args.adapter:
             loaded.model.save_adapter(folder)

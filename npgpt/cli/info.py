@@ -17,7 +17,7 @@ from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import parameter_shapes
 from npgpt.training.options import MODEL_FIELDS, TrainOptions, load_preset, options_of
 
-VOCABULARIES = {"char": 65, "byte": 256, "gpt2": 50257, "bpe": 50257}
+VOCABULARIES = {"char": 65, "byte": 256, "gpt2": 50257}
 
 
 def add_arguments(parser):
@@ -26,8 +26,6 @@ def add_arguments(parser):
     parser.add_argument("--revision", help="branch, tag or commit of a model on the hub")
     parser.add_argument("--vocab-size", type=int, help="of a preset; by default its tokenizer's, or 65 for char")
     parser.add_argument("--batch-size", type=int, help="for the memory of a training step; by default the preset's")
-    parser.add_argument("--loops", metavar="LAYER", help="show the lines of a layer, such as layernorm, beside the "
-                                                         "loops that they become")
     add_block_argument(parser)
     add_model_arguments(parser)
 
@@ -51,9 +49,6 @@ def engines():
 
 
 def run(args):
-    if args.loops:
-        from npgpt.cli.loops import show_loops  # imports the room study
-        return show_loops(args.loops)
     if args.model is not None and (args.preset or args.vocab_size or given_fields(args, MODEL_FIELDS)):
         raise UserError("a model has a fixed shape: give either a model, or a preset and flags")
     block = read_block(args.block)
@@ -83,8 +78,6 @@ def run(args):
     for name, shape in shapes.items():
         print(f"{name:<28} {' x '.join(map(str, shape)):>16} {math.prod(shape):>14,}")
     print(f"{'all parameters':<28} {'':>16} {sum(map(math.prod, shapes.values())):>14,}")
-    if config.tie_word_embeddings:
-        print(f"(the head is wte.weight itself, which saves {config.vocab_size * config.n_embd:,})")
     threads = min(available_cores(), batch_size)
     print(f"\nmemory, float32, batch {batch_size} x {config.block_size} tokens, {threads} thread{'s' * (threads > 1)}")
     memory = training_memory(config, batch_size, threads)

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 from npgpt.checks import check_whole, require
-from npgpt.cli.arguments import add_model_argument, load_given_model, standard_input
+from npgpt.cli.arguments import add_model_argument, load_given_model
 from npgpt.errors import UserError, printable
 
 MOST_SAMPLES = 10_000
@@ -18,8 +18,7 @@ LINE = 60               # characters in a `sample_line`
 
 def add_arguments(parser):
     add_model_argument(parser)
-    parser.add_argument("--prompt", help="the text to continue, by default a line break; - reads standard input, "
-                                           "without its last line break")
+    parser.add_argument("--prompt", help="the text to continue, by default a line break")
     parser.add_argument("--stop", metavar="TEXT", help="stop before this text, in which \\n is a line break")
     parser.add_argument("-n", "--num-samples", type=int, default=1, help="how many texts")
     parser.add_argument("--max-new-tokens", type=int, default=500, help="new tokens in each text, by default 500")
@@ -34,8 +33,7 @@ def run(args):
     check_whole("-n", args.num_samples, 1, MOST_SAMPLES)
     loaded = load_given_model(args)
     model, tokenizer = loaded.model, loaded.tokenizer
-    prompt = standard_input().removesuffix("\n") if args.prompt == "-" else args.prompt
-    prompt = default_prompt(tokenizer) if prompt is None else prompt
+    prompt = default_prompt(tokenizer) if args.prompt is None else args.prompt
     require("--stop", args.stop, args.stop != "", "at least one character")
     stop = args.stop and args.stop.replace("\\n", "\n")
     sampling = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p", "seed")}

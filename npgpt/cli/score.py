@@ -6,7 +6,7 @@ import sys
 import numpy as np
 
 from npgpt.arrays import to_host
-from npgpt.cli.arguments import add_model_argument, load_given_model, standard_input
+from npgpt.cli.arguments import add_model_argument, load_given_model
 from npgpt.cli.screen import style
 from npgpt.data.batches import strided_windows
 from npgpt.data.corpora import read_text
@@ -20,14 +20,11 @@ def add_arguments(parser):
     add_model_argument(parser)
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--text", help="the text")
-    text.add_argument("--file", help="a file of text in UTF-8; - reads standard input")
+    text.add_argument("--file", help="a file of text in UTF-8")
 
 
 def run(args):
-    if args.file == "-":
-        text = standard_input()
-    else:
-        text = read_text(args.file) if args.text is None else args.text
+    text = read_text(args.file) if args.text is None else args.text
     loaded = load_given_model(args)
     tokens = loaded.tokenizer.encode(text)
     bits = surprise(loaded.model, tokens)

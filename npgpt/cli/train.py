@@ -5,7 +5,6 @@ Without --corpus, TinyShakespeare is used if it is present or can be downloaded,
 without limits.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import os
@@ -19,7 +18,7 @@ import numpy as np
 from npgpt.api import GPT
 from npgpt.arrays import DTYPES
 from npgpt.checkpoints.run import checkpoints, find_checkpoint, keep_only, locked, read_checkpoint, tidy
-from npgpt.checks import check_path, shown
+from npgpt.checks import check_path
 from npgpt.cli.arguments import (
     add_block_argument,
     add_data_dir_argument,
@@ -28,7 +27,6 @@ from npgpt.cli.arguments import (
     add_model_arguments,
     given_fields,
 )
-from npgpt.cli.overfit import overfit
 from npgpt.cli.plot import save_picture
 from npgpt.cli.processes import connected, is_first, launched
 from npgpt.cli.sample import default_prompt, print_samples, sample_line
@@ -39,10 +37,7 @@ from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import is_called
 from npgpt.devices import array_module
 from npgpt.display import tqdm
-from npgpt.engine.choose import KERNELS
-from npgpt.engine.cpu import BY, cpu_kernels
 from npgpt.errors import BackwardError, UserError, one_line
-from npgpt.files import is_folder
 from npgpt.loading import load_model
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
@@ -71,8 +66,6 @@ def add_arguments(parser):
     again = run.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="continue the run in --out-dir from its last checkpoint")
     again.add_argument("--overwrite", action="store_true", help="delete the run in --out-dir and start a new one")
-    again.add_argument("--overfit", action="store_true",
-                       help="a check of model and gradients: memorize one batch in 500 steps, and save nothing")
     data = parser.add_argument_group("the data")
     data.add_argument("--corpus", help=f"{', '.join(CORPORA)}, a UTF-8 text file, a folder with token files (see npgpt "
                                        'data), or a .jsonl file with a {"prompt": …, "completion": …} in each line, of '
@@ -124,11 +117,7 @@ def run(args):
 
 
 def train(args, backwards=None):
-    """Train, with the learner's `Backwards` if there are any. Return the exit code of --overfit, else None."""
-    if args.overfit:        # 500 steps at a constant rate, no dropout, no folder
-        constant = {"lr_decay_iters": 0, "warmup_iters": 0, "out_dir": None, **dict.fromkeys(DROPOUTS, 0.0)}
-        args = argparse.Namespace(**{"max_iters": 500, **vars(args), **constant})
-        return overfit(trainer_of(plan(args), args, backwards), fresh=not args.init_from)
+    """Train, with the learner's `Backwards` if there are any."""
     with contextlib.ExitStack() as stack:
         if args.resume:
             find_checkpoint(args.out_dir)       # raises before a folder that is not a run gets a lock
@@ -142,8 +131,6 @@ def train(args, backwards=None):
             stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
             check_out_dir(args)
         print(f"model: {trainer.model}")
-        if trainer.model.params.xp is not np:
-            print("(--kernels xla compiles the same lines for a GPU; which is faster has not been measured)")
         print(f"data: {describe_split(trainer, 'train')} to train on, {describe_split(trainer, 'val')} to validate")
         try:
             finished = trainer.run()
@@ -250,12 +237,11 @@ def plan(args):
         return resumed_run(args)
     given = given_fields(args)
     fields = {**load_preset(args.preset or ("finetune" if args.init_from else "char-cpu")), **given}
-    if args.init_from:
-        if "init" in given:
-            raise UserError("--init draws fresh weights, and --init-from takes them from a model: leave one out")
-    elif (args.lora, args.lora_alpha, args.adapter) != (None, None, None):
-        raise UserError("--lora and --adapter adapt a trained model: give one with --init-from")
-    else:
+    if args.init_from and "init" in given:
+        raise UserError("--init draws fresh weights, and --init-from takes them from a model: leave one out")
+    if not args.init_from:
+        if (args.lora, args.lora_alpha, args.adapter) != (None, None, None):
+            raise UserError("--lora and --adapter adapt a trained model: give one with --init-from")
         fields = with_mup(fields)
     options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
     model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
@@ -297,23 +283,13 @@ def pretrained_model(args, options, model_fields):
 
 
 def kernels_of_run(args, state):
-    """Return --kernels, else the saved kernels of a resumed run. Raises UserError if this machine lacks them."""
+    """Return --kernels, else those of the resumed run, because others would give other bits."""
     saved = state.get("kernels", "reference" if state["threads"] == 1 else "numpy")
-    if args.kernels != "auto" or args.backward:
+    on_gpu = saved != "xla" and array_module(args.device) is not np
+    other_threads = saved == "reference" and args.threads not in (None, state["threads"])
+    if args.kernels != "auto" or args.backward or on_gpu or other_threads:
         return args.kernels
-    if saved == "fused" or saved != "xla" and array_module(args.device) is not np:
-        return "auto"           # "fused" was CuPy's, in an earlier version
-    if saved not in KERNELS:
-        raise UserError(f"{args.out_dir} was trained with the kernels {shown(saved)}, which this npgpt does not have: "
-                        f"choose --kernels {', '.join(KERNELS)}")
-    if saved == "reference" and args.threads not in (None, state["threads"]):
-        return "auto"           # one thread before, several now: the bits differ anyway
-    try:
-        if saved == "xla":
-            import npgpt.engine.xla  # noqa: F401 (imports JAX, but does not look for devices)
-        return cpu_kernels(saved) if saved in BY else saved      # the others' engines say themselves what they lack
-    except UserError as error:
-        raise UserError(f"{args.out_dir} goes on with the kernels that it was trained with: {error}") from None
+    return saved
 
 
 def resumed_run(args):
@@ -353,8 +329,6 @@ def check_same(name, there, asked, folder):
 
 def check_out_dir(args):
     out_dir = Path(args.out_dir)
-    if is_folder(out_dir / METRICS_FILE):
-        raise UserError(f"{out_dir / METRICS_FILE} is a folder: move it away, or choose another --out-dir")
     if not args.overwrite and checkpoints(out_dir):
         raise UserError(f"{out_dir} contains a run: continue it with --resume, replace it with --overwrite, "
                         "or choose another --out-dir")

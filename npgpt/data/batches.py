@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from npgpt.checks import check_whole
 from npgpt.data.token_files import Documents, TokenFile
 from npgpt.errors import UserError
 
@@ -142,8 +141,7 @@ def strided_windows(tokens: Tokens, block_size: int, stride: int) -> Iterator[tu
     """
     if isinstance(tokens, Documents):
         raise UserError("documents have their own windows: leave the stride out")
-    check_whole("the stride", stride, 1)
-    if stride > block_size:
+    if not 1 <= stride <= block_size:
         raise UserError(f"the stride must be from 1 to the context of {block_size} tokens, not {stride}")
     if len(tokens) < 2:
         raise UserError(f"there are {len(tokens)} tokens and evaluation needs 2: give a longer text")

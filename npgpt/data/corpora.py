@@ -1,18 +1,18 @@
 """The texts to train on: a corpus with a name, your own text file, or a folder of token files."""
 
 import hashlib
+import json
 import os
 import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from npgpt.checks import check_memory, require
+from npgpt.checks import require
 from npgpt.download.file import download
 from npgpt.errors import UserError, one_line
-from npgpt.files import open_regular, parse_json, write_atomically
+from npgpt.files import open_regular, write_atomically
 
-BYTES_PER_CHARACTER = 8     # of a text in memory: its bytes, its characters, its tokens
 ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: every second word is quoted
 # A paragraph that begins and ends like a sentence, has nine or more words, and is not a remark on a Python version.
 PROSE = re.compile(r"(?!Added in|Changed in|Deprecated|New in|See also)(?=(\S+ ){8})"
@@ -80,7 +80,7 @@ def read_answers(text: str, path: Path) -> list[tuple[str, str]]:
         if not line.strip():
             continue
         try:
-            row = parse_json(line)
+            row = json.loads(line)
             answers.append((row["prompt"], row["completion"]))
             for name in ("prompt", "completion"):
                 right = isinstance(row[name], str) and row[name]
@@ -132,10 +132,9 @@ def pydocs_text() -> str:
 
 
 def read_text(path: str | Path) -> str:
-    """Return the text in a UTF-8 file. Raises UserError if it is empty, cannot be read, or exceeds the memory."""
+    """Return the text in a UTF-8 file. Raises UserError if it is empty or cannot be read."""
     try:
         with open_regular(path) as file:
-            check_memory(BYTES_PER_CHARACTER * os.fstat(file.fileno()).st_size, f"the text {path} with its tokens")
             data = file.read()
         if not data:
             raise UserError(f"{path} is empty: give a text to train on")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt.checks import check_path, check_real, shown
+from npgpt.checks import check_real, shown
 from npgpt.data.batches import Tokens
 from npgpt.data.corpora import Corpus
 from npgpt.data.token_files import Documents, load_token_files, write_token_files
@@ -66,7 +66,6 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, separator:
     the tokenizer's end of text), and of the one that pads them. Raises UserError if the corpus is not a text, has too
     few documents, or the folder contains other files, and as tokenizer.encode does; OSError.
     """
-    check_path("the new folder", folder)
     check_real("val_fraction", val_fraction, below=1.0)
     if corpus.text is None:
         raise UserError(f"{corpus.folder} already consists of token files: give a corpus that is text")
@@ -74,7 +73,7 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, separator:
         raise UserError(f"{corpus.name} has prompts and completions: train on the file itself, with --corpus")
     end_id = tokenizer.eos_token_id if end is None else token_id(tokenizer, end)
     pad_id = None if pad is None else token_id(tokenizer, pad)
-    with new_folder(folder, TOKENIZER_FILE) as unfinished:
+    with new_folder(folder) as unfinished:
         save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
         if separator is None:
             splits = tokenize_corpus(corpus, tokenizer, val_fraction)

@@ -1,6 +1,5 @@
 """Any tokenizer.json, by the `tokenizers` library: BERT's WordPiece, the byte-pair encodings of newer models."""
 
-import base64
 import contextlib
 import json
 import os
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt.checks import as_iterator, check_text, check_whole
+from npgpt.checks import check_whole
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.errors import UserError, one_line
 from npgpt.files import read_json
@@ -59,11 +58,6 @@ class HFTokenizer(Tokenizer):
             raise UserError('a tokenizer.json needs the tokenizers library: pip install "npgpt[hf]"') from None
         text, self.description = json.dumps(description), description
         with one_line_errors():
-            for charsmap in re.findall(r'"precompiled_charsmap": "([^"]*)"', text):
-                data = base64.b64decode(charsmap, validate=True)
-                # The library allocates the size that is declared here, and ends the process if there is no memory.
-                if int.from_bytes(data[:4], "little") > len(data) - 4:
-                    raise UserError("its precompiled_charsmap is cut off")
             self._library = tokenizers.Tokenizer.from_str(text)
         self._library.no_truncation()       # a corpus is one long text
         self._library.no_padding()
@@ -79,7 +73,6 @@ class HFTokenizer(Tokenizer):
     @classmethod
     def open(cls, name: str) -> "HFTokenizer":
         """Make the tokenizer of a tokenizer.json, of a folder that contains one, or of a repository on the hub."""
-        check_text("the tokenizer's name", name)
         if os.path.exists(name):            # Path(name).exists() raises for impossible names
             path = Path(name, "tokenizer.json") if os.path.isdir(name) else Path(name)
         elif re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name, re.ASCII) and not name.endswith(".json"):
@@ -94,22 +87,18 @@ class HFTokenizer(Tokenizer):
             raise UserError(f"{path} cannot be used as a tokenizer.json ({error}): give another one") from error
 
     @one_line_errors()
-    def _encode(self, text):
-        return np.array(self._encoding(text).ids, dtype=np.uint16)
+    def encode(self, text: str) -> np.ndarray:
+        """Return the ids of `text`, uint16 1-D, without special tokens."""
+        return np.array(self._library.encode(text, add_special_tokens=False).ids, dtype=np.uint16)
 
     @one_line_errors()
     def encode_row(self, text, length):
         special = self._library.num_special_tokens_to_add(is_pair=False)
         check_whole("length", length, max(1, special))
-        encoding = self._encoding(text)
+        encoding = self._library.encode(text, add_special_tokens=False)
         encoding.truncate(length - special)
         return self._library.post_process(encoding).ids
 
-    def _encoding(self, text):
-        """Return the library's Encoding of `text`, without special tokens."""
-        # The library rejects a lone surrogate, by which Python represents a command line's byte that is not UTF-8.
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return self._library.encode(text, add_special_tokens=False)
 
     @one_line_errors()
     def decode(self, ids):
@@ -119,9 +108,9 @@ class HFTokenizer(Tokenizer):
         return self.decode(ids).encode()
 
     def decode_stream(self, tokens, prompt=()):
-        ids = list(as_iterator("prompt", prompt))
+        ids = list(prompt)
         text = longer = self.decode(ids)
-        for token in as_iterator("tokens", tokens):
+        for token in tokens:
             ids.append(token)
             longer = self.decode(ids)
             complete = not longer.endswith("\ufffd")        # else a character may be incomplete

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from npgpt.checks import as_array, check_whole, require
+from npgpt.checks import check_whole, require
 from npgpt.errors import UserError
 from npgpt.files import open_regular, read_bytes, read_json, write_json
 
@@ -59,14 +59,14 @@ class Documents:
     def __init__(self, tokens: np.ndarray | TokenFile, starts: ArrayLike, prompts: ArrayLike | None = None,
                  pad_token_id: int | None = None):
         check_tokens("tokens", tokens)
-        starts = as_array("starts", starts)
+        starts = np.asarray(starts)
         within = starts.ndim == 1 and starts.size and starts.dtype.kind in "iu" and starts.max() < len(tokens)
         lengths: np.ndarray = np.diff(starts.astype(np.int64), append=len(tokens)) if within else np.zeros(1)
         if lengths.min() < 2 or starts[0] != 0:
             raise UserError(f"the documents do not divide the {len(tokens)} tokens into parts of at least 2 tokens")
         self.tokens, self.dtype = tokens, tokens.dtype
         self.starts, self.lengths = starts.astype(np.int64), lengths
-        self.prompts = None if prompts is None else as_array("prompts", prompts)
+        self.prompts = None if prompts is None else np.asarray(prompts)
         right = self.prompts is None or (self.prompts.shape == starts.shape and self.prompts.dtype.kind in "iu"
                                     and (0 <= self.prompts).all() and (self.prompts < lengths).all())
         require("prompts", prompts, right, "a length for each document, shorter than the document")

@@ -6,30 +6,22 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 from numpy.typing import ArrayLike
 
-from npgpt.checks import as_array, as_iterator, check_text, check_whole, require
-from npgpt.data.token_files import check_tokens
 from npgpt.errors import UserError
 
 TOKENS_AT_ONCE = 1 << 20    # decoded at a time, to count bytes
 
 
 class Tokenizer:
-    """Convert text to token ids and back. A subclass adds vocab_size, _encode and decode_bytes."""
+    """Convert text to token ids and back. A subclass adds vocab_size, encode and decode_bytes."""
 
     kind: str | None = None
     vocab_size: int
-    _encode: Callable[[str], np.ndarray]
+    encode: Callable[[str], np.ndarray]         # ids, uint16 1-D
     decode_bytes: Callable[[ArrayLike], bytes]
     eos_token_id: int | None = None     # the id that ends a document, if there is one
     pad_token_id: int | None = None     # the id that pads a batch, if there is one
 
-    def __repr__(self):
-        return f"{type(self).__name__}(vocabulary {self.vocab_size:,})"
 
-    def encode(self, text: str) -> np.ndarray:
-        """Return the ids of `text`, uint16 1-D. Raises UserError for text that the vocabulary cannot express."""
-        check_text("text", text)
-        return self._encode(text)
 
     def decode(self, ids: ArrayLike) -> str:
         """Return the text (str) of 1-D token ids; bytes that are not UTF-8 become U+FFFD. Raises as decode_bytes."""
@@ -41,7 +33,7 @@ class Tokenizer:
         prompt: the ids before them, on which the text of the first one may depend. Raises as decode_bytes.
         """
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        for token in as_iterator("tokens", tokens):
+        for token in tokens:
             yield decoder.decode(self.decode_bytes([token]))
         yield decoder.decode(b"", final=True)
 
@@ -51,11 +43,8 @@ class Tokenizer:
         Longer texts are truncated. Shorter ones are padded at their end, or for `generate` at their `left`: the mask is
         1 for a token and 0 for padding, as transformers' attention_mask, and padding has the id pad_token_id, else
         eos_token_id, else 0.
-        Raises UserError for a length below 1 (or too short for the special tokens), and as `encode`.
+        Raises UserError as `encode`, and for a length that is too short for the special tokens.
         """
-        check_whole("length", length, 1)
-        right = isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
-        require("texts", texts, right, "a list of strings")
         rows = [self.encode_row(text, length) for text in texts]
         padding = next((i for i in (self.pad_token_id, self.eos_token_id) if i is not None), 0)
         ids = np.full((len(rows), length), padding, dtype=np.int64)
@@ -71,8 +60,6 @@ class Tokenizer:
 
     def count_bytes(self, tokens) -> int:
         """Return the bytes of text that 1-D token ids stand for; end-of-text tokens count as 0."""
-        tokens = self._checked(tokens) if isinstance(tokens, list | tuple) else tokens
-        check_tokens("tokens", tokens)
         total = 0
         for start in range(0, len(tokens), TOKENS_AT_ONCE):     # a token file may be larger than the memory
             ids = np.asarray(tokens[start:start + TOKENS_AT_ONCE])
@@ -85,12 +72,9 @@ class Tokenizer:
 
     def _checked(self, ids):
         """Return `ids` as an int64 array. Raises UserError unless they are 1-D integers within the vocabulary."""
-        ids = as_array("token ids", ids)
-        require("token ids", ids, ids.dtype.kind in "iu" or ids.shape == (0,), "integers")
-        if ids.ndim != 1:
-            raise UserError(f"token ids have the shape {ids.shape}: decode one sequence at a time")
-        outside = ids[(ids < 0) | (ids >= self.vocab_size)]
-        if outside.size:
-            raise UserError(f"token id {outside[0]} is outside this {self.kind} tokenizer's vocabulary of "
-                            f"{self.vocab_size}: use the tokenizer that made the ids")
+        ids = np.asarray(ids)
+        right = ids.ndim == 1 and (ids.size == 0 or ids.dtype.kind in "iu")
+        if not right or not ((0 <= ids) & (ids < self.vocab_size)).all():
+            raise UserError(f"token ids must be 1-D integers within this {self.kind} tokenizer's "
+                            f"vocabulary of {self.vocab_size}: use the tokenizer that made them")
         return ids.astype(np.int64)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt.checks import check_text
 from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.download.file import call_within
@@ -28,7 +27,6 @@ class CharTokenizer(Tokenizer):
     kind = "char"
 
     def __init__(self, chars: str):
-        check_text("chars", chars)
         if not 0 < len(chars) <= 2**16 or len(set(chars)) < len(chars):
             raise UserError("a char tokenizer needs 1 to 65536 characters, all different: give it another text")
         self.chars = chars
@@ -38,17 +36,16 @@ class CharTokenizer(Tokenizer):
     @classmethod
     def from_text(cls, text: str) -> "CharTokenizer":
         """Make the tokenizer of the characters in `text`, in the order of their code points."""
-        check_text("text", text)
         return cls("".join(sorted(set(text))))
 
-    def _encode(self, text):
+    def encode(self, text: str) -> np.ndarray:
+        """Return the ids of `text`, uint16 1-D. Raises UserError for an unknown character."""
         try:
             return np.fromiter(map(self._ids.__getitem__, text), np.uint16, len(text))
         except KeyError as error:
             char = error.args[0]
-            known = repr(self.chars[:100]) + ("…" if self.vocab_size > 100 else "")
             raise UserError(f"character {char!r} (U+{ord(char):04X}) at position {text.index(char)} is unknown to this "
-                            f"char tokenizer: use only {known}") from None
+                            f"char tokenizer: use only {self.chars[:100]!r}") from None
 
     def decode_bytes(self, ids):
         """Return the UTF-8 bytes of 1-D token ids. Raises UserError for ids outside the vocabulary."""
@@ -64,7 +61,8 @@ class ByteTokenizer(Tokenizer):
     kind = "byte"
     vocab_size = 256
 
-    def _encode(self, text):
+    def encode(self, text: str) -> np.ndarray:
+        """Return the ids of `text`, uint16 1-D."""
         return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8).astype(np.uint16)
 
     def decode_bytes(self, ids):
@@ -94,7 +92,7 @@ class GPT2Tokenizer(Tokenizer):
                             "connect to the network once, or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has "
                             "stored it") from error
 
-    def _encode(self, text):
+    def encode(self, text: str) -> np.ndarray:
         """Return the ids of `text`, uint16 1-D. "<|endoftext|>" in it is encoded as ordinary text."""
         return np.array(self._encoding.encode(text, disallowed_special=()), dtype=np.uint16)
 
@@ -121,19 +119,18 @@ class NoTokenizer(Tokenizer):
 
 
 def make_tokenizer(name: str, text: str | None = None) -> Tokenizer:
-    """Make the tokenizer `name`: "char" for the characters of `text`, "byte", "gpt2" (also "bpe") or "hf:PATH_OR_ID".
+    """Make the tokenizer `name`: "char" for the characters of `text`, "byte", "gpt2" or "hf:PATH_OR_ID".
 
     Raises UserError for an unknown name, for "char" without a text, and as CharTokenizer and HFTokenizer.open do.
     """
-    check_text("the name of a tokenizer", name)
     if name == "byte":
         return ByteTokenizer()
-    if name in ("gpt2", "bpe"):
+    if name == "gpt2":
         return GPT2Tokenizer()
     if name.startswith("hf:"):
         return HFTokenizer.open(name.removeprefix("hf:"))
     if name != "char":
-        raise UserError(f"tokenizer {name!r} is unknown: choose char, byte or gpt2 (also called bpe), or "
+        raise UserError(f"tokenizer {name!r} is unknown: choose char, byte or gpt2, or "
                         "hf:PATH_OR_ID, a tokenizer.json on your disk or on the hub")
     if text is None:
         raise UserError("a char tokenizer takes its characters from a text: give it one, or choose byte or gpt2")

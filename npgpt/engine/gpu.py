@@ -16,7 +16,7 @@ from npgpt.engine.embedding import sorted_embedding_backward
 from npgpt.engine.ops import seen_as, table, with_lora
 from npgpt.engine.reference import DROPOUT, ReferenceEngine
 from npgpt.engine.sources import as_tested
-from npgpt.model.parameters import on_gpu_number
+from npgpt.model.parameters import Parameters
 
 TF32_TENSOR_OP_MATH = 3     # CUBLAS_TF32_TENSOR_OP_MATH in cublas_api.h; CuPy has no name for it
 
@@ -25,7 +25,8 @@ def on_gpu(config, dtype, device, kernels, frozen):
     """Return the parameters of a model, zero, and its engine, on the GPU of a device: "gpu" is CuPy's current one."""
     import cupy
 
-    params = on_gpu_number(config, DTYPES[dtype], cupy.cuda.Device(number_of(device)).id, frozen)
+    with cupy.cuda.Device(number_of(device)):
+        params = Parameters(config, DTYPES[dtype], cupy, frozen)
     return params, GPUEngine(params, kernels, dtype == "tf32")
 
 
@@ -41,7 +42,6 @@ class GPUEngine(ReferenceEngine):
     def __init__(self, params, kernels="auto", tf32=False):
         super().__init__(params, 1)
         self.device, self.kernels, self.tf32 = params.flat.device, kernels, tf32
-        self.rng_type = params.xp.random.Generator
         if tf32:
             *major, minor = self.device.compute_capability      # "75"
             check_tf32(self.name, f"{''.join(major)}.{minor}")

@@ -27,19 +27,10 @@ class ReferenceEngine:
 
     adamw_update, gpt_backward, kernels = staticmethod(update.adamw_update), staticmethod(gpt_backward), "reference"
     synchronous = True          # whether results are ready when a call returns
-    rng_type: type = np.random.Generator        # of what `dropout_rng` returns
 
     def __init__(self, params: Parameters, threads: int):
         self.params, self.threads = params, threads
         self.config, self.ops = params.config.with_block(), with_lora(layers, params.config)
-
-    def __new__(cls, *arguments, **named):
-        engine = super().__new__(cls)
-        engine.made_by = functools.partial(cls, **named), arguments
-        return engine
-
-    def __reduce__(self):       # for pickle and copy.deepcopy: an engine of the copied parameters is made anew
-        return self.made_by
 
     @functools.cached_property
     def mixes_texts(self) -> bool:
@@ -72,17 +63,11 @@ class ReferenceEngine:
                 total, grads = total + to_scalar(loss), self.added(new, grads)
         return total, grads
 
-    def step(self, batches, rngs, count, moments, step, on_grads=None):
-        """Take a training step; return the loss and the gradient norm.
-
-        on_grads: called with the gradients before the update, if they are on the host. The other
-        arguments and errors are those of `accumulated` and `adamw_step`.
-        """
+    def step(self, batches, rngs, count, moments, step):
+        """Take a training step, as `accumulated` and `adamw_step`; return the loss and the norm."""
         loss, grads = self.accumulated(batches, rngs, count)
         if is_on_host(loss) and not math.isfinite(loss):
             raise update.NotFiniteError(f"the loss is {loss}")
-        if on_grads and self.synchronous:
-            on_grads(grads)
         return loss, self.adamw_step(grads, moments, step)
 
     def run(self, idx, targets, rng, count, mask):

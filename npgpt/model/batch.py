@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from npgpt.checks import as_array, require
+from npgpt.checks import require
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 
@@ -41,23 +41,19 @@ def check_batch(config, idx, targets, with_targets=True) -> tuple[np.ndarray, np
 def check_mask(config, mask, dtype, B, T):
     """Return a mask on the host, an array of a dtype, (T, T), (B, 1, T, T) or (B, H, T, T); None stays None.
 
-    Raises UserError unless it can be broadcast to one of these shapes, and holds no NaN and no +inf.
+    Raises UserError for another dtype, NaN and +inf, and ValueError unless it can be broadcast.
     """
     if mask is None:
         return None
-    mask = as_array("mask", mask)
-    if mask.dtype.kind in "biu" and mask.shape == (B, T) and mask.min() >= 0 and mask.max() <= 1:     # padding
+    mask = np.asarray(mask)
+    if mask.dtype.kind in "biu" and mask.shape == (B, T):       # padding
         mask = np.where(mask, 0.0, -np.inf)[:, None, None, :]
-    what = "floats that are added to the scores, such as np.where(seen, 0.0, -np.inf), or (B, T) of 0 and 1"
-    require("mask", mask, mask.dtype.kind == "f", what)
-    with np.errstate(over="ignore"):
-        mask = mask.astype(dtype)
-    require("mask", mask, not (np.isnan(mask) | (mask == np.inf)).any(), what)
-    heads = config.n_head if mask.ndim == 4 and mask.shape[1] > 1 else 1
-    shape = (T, T) if mask.ndim == 2 else (B, heads, T, T)
-    right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
-    require("the shape of mask", mask.shape, right, f"{(T, T)}, {(B, 1, T, T)} or {(B, config.n_head, T, T)}")
-    mask = np.broadcast_to(mask, shape)
+    # (mask < np.inf) is false for NaN, too.
+    right = mask.dtype.kind == "f" and mask.ndim in (2, 4) and (mask < np.inf).all()
+    require("mask", mask, right, f"floats ({T}, {T}) or ({B}, 1 or {config.n_head}, {T}, {T}) that are "
+            f"added to the scores, such as np.where(seen, 0.0, -np.inf), or ({B}, {T}) of 0 and 1")
+    heads = 1 if mask.ndim == 2 or mask.shape[1] == 1 else config.n_head
+    mask = np.broadcast_to(mask.astype(dtype), (T, T) if mask.ndim == 2 else (B, heads, T, T))
     seen = mask > -np.inf
     blind = ~(seen & np.tri(T, dtype=bool) if config.causal else seen).any(axis=-1, keepdims=True)      # (..., T, 1)
     # A position that sees nothing sees itself: its softmax would be 0 / 0.
@@ -71,16 +67,16 @@ def check_padding(mask, B, T):
     """
     if mask is None:
         return np.zeros(B, dtype=np.int64)
-    mask = np.atleast_1d(as_array("mask", mask))
     pads = T - np.count_nonzero(mask, axis=-1)
-    right = mask.shape == (B, T) and mask.dtype.kind in "biu" and np.array_equal(mask, np.arange(T) >= pads[:, None])
-    require("mask", mask, right and pads.max() < T, f"{(B, T)}, in each row 0 for padding and then 1 for tokens: "
-            "tokenizer.batch(texts, length, left=True) makes it")
+    right = np.shape(mask) == (B, T) and (pads < T).all()
+    if not right or not np.array_equal(mask, np.arange(T) >= pads[:, None]):
+        raise UserError(f"mask must be {(B, T)}, in each row 0 for padding and then 1 for tokens: "
+                        "tokenizer.batch(texts, length, left=True) makes it")
     return pads
 
 
 def as_integers(array, name) -> np.ndarray:
-    array = as_array(name, array)
+    array = np.asarray(array)
     if array.dtype.kind not in "iu":
         raise UserError(f"{name} must be integers, not {array.dtype}")
     return array

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from npgpt import layers
-from npgpt.checks import check_path, is_real, require, shown
+from npgpt.checks import is_real, require, shown
 from npgpt.errors import UserError, describe, raised_at
 from npgpt.files import run_python
 from npgpt.model import transformer
@@ -60,27 +60,19 @@ class Block:
     def __deepcopy__(self, memo):
         return self
 
-    def __reduce__(self):       # pickle does not find the functions of a file
-        functions = self.parameters, self.forward, self.backward
-        if self.path:
-            return read_block, (self.path,)
-        return Block, (*functions, self.source, self.texts, self.file)
-
     def parameters_of(self, config):
         """Return `parameters(config)`. Raises UserError, with the line, if it fails or returns something else."""
         with self.blamed():
             found = self.parameters(config)
-            right = found and isinstance(found, dict)
-            require(f"parameters(config) of {self}", found, right, "a dict with names")
+            require(f"parameters(config) of {self}", found, bool(found), "a dict with names")
             for name, (shape, init) in found.items():
                 longer = any(other.startswith(f"{name}.") for other in found)
                 if longer or not re.fullmatch(NAME, name):
-                    name = name or "an empty name"
-                    raise UserError(f"{name} in parameters(config) of {self} cannot be nested: join "
+                    raise UserError(f"{name!r} in parameters(config) of {self} cannot be nested: join "
                                     "words by dots, as in mlp.c_fc.weight; what is before a dot is "
                                     "no other name, and not weight")
-                right = ((is_real(init) or init in INITS) and shape and isinstance(shape, tuple)
-                         and all(type(size) is int and size > 0 for size in shape))
+                right = isinstance(shape, tuple) and shape and min(shape) > 0
+                right = right and (is_real(init) or init in INITS)
                 require(f"{name} in parameters(config) of {self}", (shape, init), right,
                         f'such as "mlp.c_fc.weight": ((64, 256), "linear"); init is a number, or {", ".join(INITS)}')
         return found
@@ -255,7 +247,6 @@ def read_block(source):
         return source
     path, names = None, {name: getattr(source, name, None) for name in FUNCTIONS}
     if isinstance(source, str | os.PathLike):
-        check_path("block", source)
         path = os.path.abspath(source)
         try:
             names = run_python(path)[1]

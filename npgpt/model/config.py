@@ -75,7 +75,6 @@ class GPTConfig:
         check_whole("n_inner", self.mlp_width, 1, 4 * MOST_WIDTH)
         check_whole("lora_rank", self.lora_rank, 0, MOST_WIDTH)
         check_real("lora_alpha", self.lora_alpha, below=1e30, above=0.0, or_none=True)
-        require("block", self.block, isinstance(self.block, Block), "what GPT(config, block=…) makes of a file")
         if self.lora_rank and self.block != GPT2:
             raise UserError(f"LoRA is for GPT-2's block, and this model has {self.block}: leave one of them out")
         for name in ("bos_token_id", "eos_token_id"):

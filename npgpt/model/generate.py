@@ -2,22 +2,21 @@
 
 import numpy as np
 
-from npgpt.checks import MOST_SEED, as_array, as_iterator, check_real, check_whole, is_real, require
+from npgpt.checks import MOST_SEED, check_real, check_whole, is_real, require
 from npgpt.errors import UserError
 
 
-def stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stop, tokenizer):
+def stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stop):
     """Yield the next token of each row, (B,) integers, as soon as it is drawn.
 
     read: a function that reads the next tokens of each row, (B, T), and returns the logits (B, V) of the one after
-    them. stop: from `check_stop`. The other arguments are those of `GPT.stream`.
+    them. stop: lists of token ids. The other arguments are those of `GPT.stream`.
     """
     rng = np.random.default_rng(seed)
     done, new = np.zeros(len(idx), dtype=bool), np.empty((len(idx), 0), dtype=np.int64)
 
     def stops(row):
-        return any(each in tokenizer.decode(row) if isinstance(each, str) else row[-len(each):].tolist() == each
-                   for each in stop)
+        return any(row[-len(ids):].tolist() == ids for ids in stop)
 
     for _ in range(max_new_tokens):
         padding = idx[:, -1] if eos_token_id is None else eos_token_id
@@ -80,17 +79,3 @@ def check_sampling(config, max_new_tokens, temperature, top_k, top_p, seed, eos_
     require("top_p", top_p, top_p is None or is_real(top_p) and 0.0 < top_p <= 1.0, "above 0 and at most 1")
     check_whole("seed", seed, 0, MOST_SEED)
     check_whole("eos_token_id", eos_token_id, 0, config.vocab_size - 1, or_none=True)
-
-
-def check_stop(config, stop, tokenizer):
-    """Return the texts and lists of token ids at which a row ends. Raises UserError if they cannot be found."""
-    found = []
-    for each in [stop] if isinstance(stop, str) else as_iterator("stop", stop):
-        ids = [] if isinstance(each, str) else as_array("stop", each)
-        right = bool(each) if isinstance(each, str) else ids.ndim == 1 and ids.size and ids.dtype.kind in "iu" and (
-            ids.min() >= 0 and ids.max() < config.vocab_size)
-        require("stop", stop, right, "texts, or lists of ids in the vocabulary, such as [[5, 6]]; none of them empty")
-        if isinstance(each, str) and tokenizer is None:
-            raise UserError("stop has a text: pass the model's tokenizer as tokenizer=, or give a list of token ids")
-        found.append(each if isinstance(each, str) else ids.tolist())
-    return found

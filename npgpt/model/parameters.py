@@ -7,8 +7,8 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from npgpt.arrays import on_device_of, table, to_host
-from npgpt.checks import as_floats, is_real, require, shown
+from npgpt.arrays import on_device_of, table
+from npgpt.checks import is_real, shown
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.model.tree import flatten, nest
@@ -50,8 +50,6 @@ def frozen_names(config, freeze=()):
     there is no such parameter, or nothing is left to train.
     """
     parts = freeze.split(",") if isinstance(freeze, str) else freeze
-    right = isinstance(parts, list | tuple | set | frozenset) and all(isinstance(part, str) for part in parts)
-    require("freeze", freeze, right, 'names such as "wte,wpe,h.0"')
     shapes = parameter_shapes(config)
     frozen = {name for name in shapes if config.lora_rank and ".lora_" not in name}
     for part in filter(None, map(str.strip, parts)):
@@ -108,27 +106,19 @@ class Parameters(Mapping[str, np.ndarray]):
     def tree(self) -> dict:
         return self._tree
 
-    def __reduce__(self):       # for pickle and copy.deepcopy, as in the engines: made anew, then filled
-        number = None if self.xp is np else self.flat.device.id
-        settings = self.config, str(self.dtype), number, self.frozen, self.moment
-        return on_gpu_number, settings, to_host(self.flat)
-
-    def __setstate__(self, flat):
-        with on_device_of(self.flat):
-            self.flat[...] = self.xp.asarray(flat)
+    def __reduce__(self):       # copies of the views would not share memory with `flat`
+        raise TypeError("parameters cannot be copied alone: copy.deepcopy(model) copies a model")
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._views[name]
 
     def __setitem__(self, name: str, value: ArrayLike) -> None:
-        if not isinstance(name, str) or name not in self._views:
-            raise UserError(f"this model has no parameter {shown(name)}")
         view = self[name]
         with on_device_of(view):
-            value = as_floats(name, value, self.dtype, self.xp)
-            if value.shape not in ((), view.shape):
-                raise UserError(f"{name} has shape {view.shape}, but the value has shape {value.shape}")
-            view[...] = value
+            new = self.xp.asarray(value)
+            if new.shape not in ((), view.shape):
+                raise UserError(f"{name} has shape {view.shape}, but the value has shape {new.shape}")
+            view[...] = new
 
     def __contains__(self, name):
         return name in self.shapes
@@ -147,14 +137,9 @@ class Parameters(Mapping[str, np.ndarray]):
 
     def check_gradients(self, what, grads):
         """Raise UserError unless grads has an array of the right shape and dtype for each of `trained` and no other."""
-        require(what, grads, isinstance(grads, Mapping), "gradients, a mapping such as loss_and_grads returns")
-        if grads.keys() != self.trained.keys():
-            name = next(iter(grads.keys() ^ self.trained.keys()))
-            raise UserError(f"{what} must be gradients of this model: {shown(name)} is missing or extra")
-        for name, shape in self.trained.items():
-            gradient = grads[name]
-            right = isinstance(gradient, self.xp.ndarray) and gradient.shape == shape and gradient.dtype == self.dtype
-            require(f"{name} of {what}", gradient, right, f"an array of shape {shape} and dtype {self.dtype}")
+        found = {name: (array.shape, array.dtype) for name, array in grads.items()}
+        if found != {name: (shape, self.dtype) for name, shape in self.trained.items()}:
+            raise UserError(f"{what} must be gradients of this model, as loss_and_grads returns them")
 
     def flatten(self, tree):
         """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order."""
@@ -165,16 +150,6 @@ class Parameters(Mapping[str, np.ndarray]):
         """Return zeros with the names, shapes and dtype of the trained parameters."""
         with on_device_of(self.flat):
             return Parameters(self.config, self.dtype, self.xp, self.frozen, moment=True)
-
-
-def on_gpu_number(config, dtype, number, frozen=(), moment=False):
-    """Return a `Parameters`, zero, in CuPy's arrays on the GPU of a number; None: in NumPy's arrays."""
-    if number is None:
-        return Parameters(config, dtype, np, frozen, moment)
-    import cupy
-
-    with cupy.cuda.Device(number):
-        return Parameters(config, dtype, cupy, frozen, moment)
 
 
 def initialize(params, seed, init="gpt2", names=None):

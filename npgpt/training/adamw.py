@@ -1,6 +1,6 @@
 """AdamW: steps scaled by the running size of each gradient, with weight decay apart from the gradient."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -30,21 +30,23 @@ class AdamW:
     def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.95),
                  eps: float = 1e-8, weight_decay: float = 0.1, engine: ReferenceEngine | None = None,
                  decay: str = "matrices"):
-        require("params", params, isinstance(params, Parameters), "a model's params")
         check_choice("decay", decay, DECAYS)
-        right = engine is None or getattr(engine, "params", None) is params
-        require("engine", engine, right, "the engine of the model whose params these are")
+        check_real("lr", lr)
+        for beta in betas:
+            check_real("each of betas", beta, below=1.0)
+        check_real("eps", eps, above=0.0)
+        check_real("weight_decay", weight_decay)
         if engine is None:
             if params.xp is np:
                 engine = CPUEngine(params, available_cores(), cpu_kernels())
             else:
                 from npgpt.engine.gpu import GPUEngine
                 engine = GPUEngine(params)
+        require("engine", engine, engine.params is params, "the engine of the model whose params these are")
         self.params, self.engine = params, engine
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.t = 0                          # steps taken
         self.n_decay = params.n_matrix if decay == "matrices" else params.n_trained    # the first of `flat` decay
-        self._next()                        # raises for values out of range
         self.m, self.v = engine.moments()   # running means of the gradient and of its square
 
     def step(self, grads: Mapping[str, np.ndarray], max_norm: float | None = None, lr: float | None = None) -> float:
@@ -63,13 +65,13 @@ class AdamW:
         self.t += 1
         return norm
 
-    def train_step(self, batches: list, rngs: list, count: int, max_norm: float | None = None, lr: float | None = None,
-                   on_grads: Callable | None = None) -> tuple[float, float]:
+    def train_step(self, batches: list, rngs: list, count: int, max_norm: float | None = None,
+                   lr: float | None = None) -> tuple[float, float]:
         """Compute the loss and the gradients of all micro-batches, take a `step`, and return the loss and the norm.
 
-        batches, rngs, count, on_grads: as in `ReferenceEngine.step`. Raises as `step` does.
+        batches, rngs, count: as in `ReferenceEngine.step`. Raises as `step` does.
         """
-        loss, norm = self.engine.step(batches, rngs, count, (self.m, self.v), self._next(max_norm, lr), on_grads)
+        loss, norm = self.engine.step(batches, rngs, count, (self.m, self.v), self._next(max_norm, lr))
         self.t += 1
         return loss, norm
 
@@ -79,14 +81,9 @@ class AdamW:
         self.t = checkpoint.state["step"]
 
     def _next(self, max_norm=None, lr=None):
-        """Return the `AdamWStep` to take now. Raises UserError if a number is out of range."""
+        """Return the `AdamWStep` to take now. Raises UserError if lr or max_norm is out of range."""
         lr = self.lr if lr is None else lr
         check_real("lr", lr)
-        require("betas", self.betas, isinstance(self.betas, tuple | list) and len(self.betas) == 2, "two numbers")
-        for beta in self.betas:
-            check_real("each of betas", beta, below=1.0)
-        check_real("eps", self.eps, above=0.0)
-        check_real("weight_decay", self.weight_decay)
         check_real("max_norm", max_norm, above=0.0, or_none=True)
         self.lr = lr
         return AdamWStep(lr, self.betas, self.eps, self.weight_decay, self.n_decay, self.t + 1, max_norm)

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import numpy as np
 
 from npgpt.data.batches import Tokens, count_targets, strided_windows, windows
-from npgpt.data.token_files import check_tokens
 from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.reference import counted
 
@@ -24,19 +23,17 @@ def mean_loss(model, batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[
     return sum(map(operator.mul, counts, map(float, losses))) / sum(counts), sum(counts)
 
 
-def evaluate_split(model, tokens: Tokens, stride: int | None = None, progress: bool | None = None,
-                   ) -> tuple[float, int]:
+def evaluate_split(model, tokens: Tokens, stride: int | None = None) -> tuple[float, int]:
     """Compute the `mean_loss` of a model on a split, 1-D token ids or `Documents`.
 
     Without a stride the windows do not overlap, and no window of documents crosses their ends. Every token of a stream
     but the first is predicted once. Early tokens of a window have little context, so the loss is an upper bound.
     With a stride the windows are those of `strided_windows`.
     """
-    check_tokens("tokens", tokens)
     block_size = model.config.block_size
     rows = max(model.engine.threads, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size)
     with tqdm(total=count_targets(tokens, block_size), unit="token", unit_scale=True, desc="evaluate",
-              disable=HIDE_BARS if progress is None else not progress) as bar:
+              disable=HIDE_BARS) as bar:
         found = windows(tokens, block_size) if stride is None else strided_windows(tokens, block_size, stride)
         return mean_loss(model, stacked(found, rows, bar))
 

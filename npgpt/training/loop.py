@@ -1,7 +1,5 @@
 """One training step: batch, loss and gradients, AdamW. Read this first; the `Trainer` takes these steps."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from npgpt.engine.reference import counted
@@ -13,11 +11,10 @@ from npgpt.training.schedule import learning_rate
 BATCHES = 0         # the stream of random numbers that batches are drawn with; dropout has another one
 
 
-def train_step(model, optimizer: AdamW, crops, options: TrainOptions, step: int,
-               on_grads: Callable | None = None) -> tuple[float, float, float]:
+def train_step(model, optimizer: AdamW, crops, options: TrainOptions, step: int) -> tuple[float, float, float]:
     """Take step number `step` of a run; return the loss, the learning rate and the gradient norm.
 
-    on_grads: as in `AdamW.train_step`. Raises NotFiniteError.
+    Raises NotFiniteError.
     """
     batches, rngs, count = [], [], 0
     for i in range(options.gradient_accumulation_steps):
@@ -28,7 +25,7 @@ def train_step(model, optimizer: AdamW, crops, options: TrainOptions, step: int,
         count += counted(targets)
     lr = learning_rate(step, options.learning_rate, options.min_lr, options.warmup_iters, options.last_decay_step)
     # The loss and the gradients of all micro-batches, then AdamW.
-    loss, norm = optimizer.train_step(batches, rngs, count, options.grad_clip or None, lr, on_grads)
+    loss, norm = optimizer.train_step(batches, rngs, count, options.grad_clip or None, lr)
     return loss, lr, norm
 
 

@@ -74,7 +74,7 @@ class TrainOptions:
         return self.max_iters if self.lr_decay_iters is None else self.lr_decay_iters
 
     def for_crops(self, crops: Crops) -> "TrainOptions":
-        """Return the options with `max_iters` for `epochs`; lr_decay_iters follows if it was max_iters.
+        """Return the options with `max_iters` for `epochs`.
 
         Raises UserError if the crops that are read in order fill no batch.
         """
@@ -84,8 +84,7 @@ class TrainOptions:
         if self.epochs == 0:
             return self
         steps = math.ceil(self.epochs * crops_in_epoch / (self.batch_size * self.gradient_accumulation_steps))
-        decay = steps if self.lr_decay_iters == self.max_iters else self.lr_decay_iters
-        return dataclasses.replace(self, max_iters=steps, lr_decay_iters=decay)
+        return dataclasses.replace(self, max_iters=steps)
 
 
 # Without fields that come from the tokenizer, and those of models that exist already.
@@ -107,7 +106,8 @@ def load_preset(name: str | os.PathLike) -> dict:
         raise UserError(f'unknown preset "{name}": choose {", ".join(PRESETS)}, or a TOML file') from None
     if unknown := set(fields) - MODEL_FIELDS - TRAIN_FIELDS - {"tokenizer"}:
         raise UserError(f"{path} sets {', '.join(sorted(unknown))}, which are not fields of a preset")
-    require(f"tokenizer in {path}", fields.get("tokenizer"), isinstance(fields.get("tokenizer", ""), str), "a name")
+    tokenizer = fields.get("tokenizer", "char")
+    require(f"tokenizer in {path}", tokenizer, isinstance(tokenizer, str), "a name")
     return fields
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from npgpt.checkpoints.run import Checkpoint, fingerprint, save_checkpoint
-from npgpt.checks import check_path, require
 from npgpt.data.batches import Tokens, crops_of
 from npgpt.data.token_files import check_tokens
 from npgpt.data.tokenizer_base import Tokenizer
@@ -18,12 +17,10 @@ from npgpt.engine.memory import check_training_memory
 from npgpt.engine.update import NotFiniteError
 from npgpt.errors import UserError
 from npgpt.interrupts import calling_on_signals
-from npgpt.model.parameters import Parameters
 from npgpt.training.adamw import AdamW
 from npgpt.training.evaluation import mean_loss
 from npgpt.training.loop import train_step
 from npgpt.training.metrics import append_metrics, drop_metrics_after
-from npgpt.training.norms import layer_norms
 from npgpt.training.options import TrainOptions
 
 NAMES = {"train": "train", "val": "validation"}     # of the splits, in what is printed
@@ -42,9 +39,8 @@ class Trainer:
     model: a GPT. train_tokens, val_tokens: 1-D integer arrays, or `Documents`; without val_tokens the latest checkpoint
     is the best. options: epochs, if given, replace max_iters. out_dir: a folder for checkpoints and metrics.jsonl,
     created if needed; the first checkpoint replaces all earlier ones; None: nothing is saved. tokenizer, corpus_name:
-    saved with the checkpoints, for `load` and for --resume. on_step: called after each step as on_step(trainer,
-    record), record a dict with "step", "loss", "lr" and "grad_norm", and at log_interval `layer_norms`. on_evaluation:
-    called as on_evaluation(trainer) after each evaluation, when its checkpoint is saved.
+    saved with the checkpoints, for `load` and for --resume. on_evaluation: called as on_evaluation(trainer) after each
+    evaluation, when its checkpoint is saved.
     Raises UserError for invalid values, too few tokens, or a step that does not fit into this machine's memory.
 
     Every random number comes from a generator seeded with (seed, stream, step, …). So the seed and the step determine
@@ -54,20 +50,10 @@ class Trainer:
     def __init__(self, model, train_tokens: Tokens, val_tokens: Tokens | None,
                  options: TrainOptions | None = None, out_dir: str | os.PathLike | None = None,
                  tokenizer: Tokenizer | None = None, corpus_name: str | None = None,
-                 on_step: Callable[["Trainer", dict[str, float]], None] | None = None,
                  on_evaluation: Callable[["Trainer"], None] | None = None):
-        right = isinstance(getattr(model, "params", None), Parameters) and hasattr(model, "evaluate")
-        require("model", model, right, "a GPT")
         check_tokens("train_tokens", train_tokens)
-        if val_tokens is not None:
-            check_tokens("val_tokens", val_tokens)
-        require("options", options, options is None or isinstance(options, TrainOptions), "a TrainOptions")
-        require("tokenizer", tokenizer, tokenizer is None or isinstance(tokenizer, Tokenizer), "a tokenizer")
-        require("corpus_name", corpus_name, corpus_name is None or isinstance(corpus_name, str), "a string")
-        if out_dir is not None:
-            check_path("out_dir", out_dir)
         check_causal(model.config)
-        self.model, self.on_step, self.on_evaluation = model, on_step, on_evaluation
+        self.model, self.on_evaluation = model, on_evaluation
         self.train_tokens, self.val_tokens = train_tokens, val_tokens
         self.out_dir = None if out_dir is None else Path(out_dir)
         self.tokenizer = tokenizer or NoTokenizer(model.config.vocab_size)
@@ -75,8 +61,10 @@ class Trainer:
         self.crop_length = options.crop_length or model.config.block_size
         if self.crop_length > model.config.block_size:
             raise UserError(f"crop_length {self.crop_length} is more than block_size {model.config.block_size}")
-        self.crops = {split: crops_of(tokens, self.crop_length)
-                      for split, tokens in (("train", train_tokens), ("val", val_tokens)) if tokens is not None}
+        self.crops = {"train": crops_of(train_tokens, self.crop_length)}
+        if val_tokens is not None:
+            check_tokens("val_tokens", val_tokens)
+            self.crops["val"] = crops_of(val_tokens, self.crop_length)
         self.options = options = options.for_crops(self.crops["train"])
         check_training_memory(model.engine, options.batch_size, self.crop_length, options.gradient_accumulation_steps)
         self.corpus = {"name": corpus_name or "", "fingerprint": fingerprint(train_tokens, val_tokens)}
@@ -97,8 +85,9 @@ class Trainer:
     def run(self, progress: bool | None = None) -> bool:
         """Train to `max_iters`, or until Ctrl-C or SIGTERM, and save. Return True if it reached the end.
 
-        progress: whether to show a bar; by default, on a terminal and in a notebook. Raises NotFiniteError, leaving the
-        last checkpoint, when the loss or the gradient is not finite, and UserError when a checkpoint cannot be written.
+        progress: whether to show a bar; by default, on a terminal and in a notebook.
+        Raises NotFiniteError, leaving the last checkpoint, when the loss or the gradient is not finite, and UserError
+        when a checkpoint cannot be written.
         """
         options = self.options
         disable = HIDE_BARS if progress is None else not progress
@@ -113,8 +102,6 @@ class Trainer:
             while self.step < options.max_iters and not self.stop_requested:
                 record = self.train_step()
                 bar.update()
-                if self.on_step:
-                    self.on_step(self, record)
                 logging = self.step % options.log_interval == 0
                 evaluating = self.step % options.eval_interval == 0 or self.step == options.max_iters
                 if not logging and not evaluating:
@@ -140,24 +127,14 @@ class Trainer:
         """Let `run` end after the step in progress."""
         self.stop_requested = True
 
-    def train_step(self, at: int | None = None) -> dict:
-        """Take one step, and return its record.
-
-        at: the step whose batches, dropout and learning rate are used, by default the next. On a GPU the values of the
-        record are still being computed, see `read`. A logged step also has the `layer_norms`, if the engine can.
-        """
-        params, kept, on_grads = self.model.params, [], None
-        if (self.step + 1) % self.options.log_interval == 0:
-            def on_grads(grads):        # called when the activations are freed
-                kept.extend([grads, params.flat[:params.n_trained].copy()])
+    def train_step(self) -> dict:
+        """Take one step, and return its record. On a GPU its values are still being computed, see `read`."""
         try:
-            loss, lr, norm = train_step(self.model, self.optimizer, self.crops["train"], self.options,
-                                        self.step if at is None else at, on_grads)
+            loss, lr, norm = train_step(self.model, self.optimizer, self.crops["train"], self.options, self.step)
         except NotFiniteError as error:
             raise self._not_finite(str(error).partition(":")[0]) from None
         self.step += 1
-        norms = layer_norms(params, *kept) if kept else {}
-        return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, **norms}
+        return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm}
 
     def read(self, record: dict) -> dict:
         """Return the record of `train_step` with plain numbers. On a GPU this waits.

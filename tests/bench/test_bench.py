@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from npgpt import GPT, AdamW, GPTConfig
-
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "bench"))
 import measure  # noqa: E402
@@ -47,22 +45,3 @@ def test_all_sides_do_the_same_work(tmp_path, monkeypatch):
     assert failed == {} and [len(of_side) for of_side in found.values()] == [5] * len(sides)
     losses = [[answer["result"] for answer in of_side[:2]] for of_side in found.values()]
     assert losses == [pytest.approx(losses[0], rel=1e-5)] * len(sides) and losses[0][0] != losses[0][1]
-
-
-def test_pytorchs_training_steps_are_npgpts(tmp_path, monkeypatch):
-    """At a learning rate so high that betas, decay and clipping show in the losses."""
-    pytest.importorskip("torch", reason="the peer")
-    import peers
-
-    shape = ROWS["tiny"]
-    model = GPT(GPTConfig(shape.vocab_size, shape.block_size, shape.n_layer, shape.n_head, shape.n_embd), seed=0)
-    model.save_pretrained(tmp_path)
-    optimizer, losses = AdamW(model.params, lr=0.1), []
-    for idx, targets in shape.batches()[:5]:
-        loss, grads = model.loss_and_grads(idx, targets)
-        optimizer.step(grads, max_norm=1.0)
-        losses.append(loss)
-    monkeypatch.setattr(peers, "LR", 0.1)
-    work = peers.training(shape, tmp_path, compiled=False)
-    assert [work.step(i).item() for i in range(5)] == pytest.approx(losses, rel=1e-5)
-    assert max(losses) - min(losses) > 0.3

@@ -31,16 +31,10 @@ def test_info_and_eval(npgpt, folder, text_file):
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [np.nan, 3e38])
-@pytest.mark.parametrize("command", ["sample", "sample -n 2", "sample --temperature 0", "eval --corpus text.txt",
-                                     "score --text ab",
-                                     "train --corpus text.txt --max-iters 2 --crop-length 8 --threads 1 --init-from",
-                                     "train --corpus text.txt --overfit --crop-length 8 --threads 1 --init-from",
-                                     "study --prompt ab --checkpoint", "look --prompt ab"])
+@pytest.mark.parametrize("command", ["sample", "eval --corpus text.txt", "score --text ab",
+                                     "train --corpus text.txt --max-iters 2 --crop-length 8 --threads 1 --init-from"])
 def test_weights_that_are_not_finite_are_one_line(npgpt, folder, command, value):
     """Or so large that the layers overflow."""
-    if command.startswith(("study", "look")):
-        for module in ("jinja2", "latex2mathml", "pygments", "scipy"):
-            pytest.importorskip(module, reason="makes the study page")
     model = GPT.from_pretrained(folder)
     model.params["h.0.mlp.c_fc.weight"][:] = value
     model.params["ln_f.weight"][:] = value
@@ -53,7 +47,6 @@ def test_export_and_back(npgpt, train, folder):
     assert train("--max-iters", 2)[0] == 0
     for source in (folder, "out"):
         assert npgpt("export", source, "--out", f"exported-{source}")[0] == 0
-    assert npgpt("export", "out", "--out", "exported-out")[0] == 0          # the same again
     before = (Path("exported-out") / "model.safetensors").read_bytes()
     refused(npgpt("export", folder, "--out", "exported-out"), "exported-out already exists")
     assert (Path("exported-out") / "model.safetensors").read_bytes() == before

@@ -42,13 +42,10 @@ def test_missing_extra_and_misshapen_tensors_are_all_named(folder):
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_a_tensor_of_integers_and_two_of_one_name_are_refused(folder):
+def test_a_tensor_of_integers_is_refused(folder):
     tensors = load_file(folder / "model.safetensors")
     save_file({**tensors, "transformer.ln_f.bias": np.zeros(8, np.int32)}, folder / "model.safetensors")
     with pytest.raises(UserError, match="ln_f.bias is stored as I32"):
-        open_model(folder)
-    save_file({**tensors, "ln_f.bias": np.zeros(8, np.float32)}, folder / "model.safetensors")
-    with pytest.raises(UserError, match="ln_f.bias"):
         open_model(folder)
 
 

@@ -1,6 +1,5 @@
 """npgpt score: the surprise of each token as a table, and as colours in a terminal."""
 
-import io
 import math
 import re
 import sys
@@ -26,7 +25,7 @@ def model(tmp_path):
     return model
 
 
-def test_a_text_of_any_length_as_a_table(npgpt, model, tmp_path, monkeypatch):
+def test_a_text_of_any_length_as_a_table(npgpt, model, tmp_path):
     code, out, _ = npgpt("score", "model", "--text", TEXT)
     *rows, last = out.splitlines()
     ids = np.frombuffer(TEXT.encode(), np.uint8).astype(int)
@@ -42,25 +41,6 @@ def test_a_text_of_any_length_as_a_table(npgpt, model, tmp_path, monkeypatch):
     assert total == pytest.approx(sum(bits), abs=0.01) and perplexity == pytest.approx(2 ** np.mean(bits), rel=1e-4)
     (tmp_path / "mine.txt").write_text(TEXT)
     assert npgpt("score", "model", "--file", "mine.txt")[1] == out
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
-    assert npgpt("score", "model", "--file", "-")[1] == out
-
-
-def test_colours_in_a_terminal(npgpt, model, monkeypatch):
-    monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    table = npgpt("score", "model", "--text", TEXT)[1]
-    pieces = re.findall(r"\x1b\[38;5;16;48;5;(\d+)m(.*?)\x1b\[0m", table)
-    text, legend = pieces[:len(TEXT) - 1], pieces[len(TEXT) - 1:]
-    assert "".join(piece for _, piece in text) == TEXT[1:].replace("\n", "⏎") and table.startswith("T\x1b")
-    assert table.count("⏎\x1b[0m\n") == 1
-    scale = [int(number) for number, _ in legend]
-    assert [piece for _, piece in legend] == [*(f" {low} " for low in range(0, 14, 2)), " 14+ "]
-    monkeypatch.setenv("NO_COLOR", "1")
-    bits = [float(row[:8]) for row in npgpt("score", "model", "--text", TEXT)[1].splitlines()[1:-1]]
-    assert [scale[min(int(each / 2), 7)] for each in bits] == [int(number) for number, _ in text]
-    assert len({number for number, _ in text}) > 3 and max(bits) > 14
 
 
 def test_a_text_cannot_control_the_terminal(npgpt, tmp_path, monkeypatch):

@@ -33,18 +33,8 @@ def test_train_sample_eval_info_and_plot(train, npgpt, text_file, tmp_path):
     assert code == 0 and (tmp_path / "out/loss.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_each_evaluation_shows_a_line_of_what_the_model_writes(train):
-    code, out, _ = train("--max-iters", 4, "--eval-interval", 2, "--n-embd", 16)
-    lines = out.splitlines()
-    written = [lines[i + 1] for i, line in enumerate(lines) if re.match("step +[024]: train loss", line)]
-    assert code == 0 and len(written) == 3 and len(set(written)) == 3
-    for line in written:
-        assert line.startswith(" " * 12) and len(line) <= 12 + 60
-
-
-@pytest.mark.parametrize("flags", [[], ["--overfit"]])
-def test_an_encoder_would_see_its_targets(train, tmp_path, flags):
-    result = train("--no-causal", *flags)
+def test_an_encoder_would_see_its_targets(train, tmp_path):
+    result = train("--no-causal")
     refused(result, "causal=False sees the next token", "with loss_and_grads")
     assert result[1] == ""      # before a corpus is opened, which could download it
     assert not (tmp_path / "out").exists()
@@ -76,7 +66,7 @@ def test_documents_from_the_text_to_the_loss(npgpt, text_file, tmp_path):
     refused(npgpt("train", "--resume", "--epochs", 3), "not the one that this run was trained on")
 
 
-def test_documents_without_validation(npgpt, text_file, tmp_path):
+def test_documents_without_validation(npgpt, text_file):
     prepare = ["data", "prepare", text_file, "--tokenizer", "byte", "--val-fraction", 0, "--out", "lines"]
     assert npgpt(*prepare, "--documents", r"\n")[0] == 0
     code, out, _ = npgpt("train", "--corpus", "lines", *TINY, "--epochs", 1)
@@ -86,9 +76,6 @@ def test_documents_without_validation(npgpt, text_file, tmp_path):
     assert code == 0 and "all: 192 tokens predicted" in out and "bits per byte  " in out
     refused(npgpt("eval", "--split", "val"), "trained without validation")
     refused(npgpt("train", "--corpus", "lines", *TINY, "--val-fraction", 0, "--overwrite"), "npgpt data prepare")
-    settings = tmp_path / "lines/npgpt_data.json"
-    settings.write_text('{"all_windows": false, "count_padding": false, "validation": false}')      # of older versions
-    assert npgpt("train", "--resume", "--epochs", 3)[0] == 0
 
 
 def test_a_text_without_validation(train, npgpt, tmp_path):
@@ -101,17 +88,6 @@ def test_a_text_without_validation(train, npgpt, tmp_path):
     out = train("--val-fraction", 0.5, "--out-dir", "b", "--max-iters", 1)[1]
     assert "data: 510 tokens to train on, 510 tokens" in out
     assert "val: 509 tokens predicted" in npgpt("eval", "b")[1]
-
-
-def test_the_initial_weights_are_an_option(train, npgpt):
-    losses = {}
-    for init in ("gpt2", "torch"):
-        code, out, _ = train("--init", init, "--out-dir", init, "--max-iters", 1)
-        losses[init] = float(re.search("step +0: train loss (.*),", out)[1])
-    assert losses["torch"] > losses["gpt2"] + 1         # the tied head has deviation 1
-    refused(npgpt("train", "--resume", "--out-dir", "torch", "--init", "gpt2"), "init is torch in")
-    refused(train("--init", "torch", "--init-from", "torch", "--min-lr", 0), "leave one out")
-    refused(train("--init", "xavier", "--out-dir", "new"), "init must be one of gpt2, half-wpe, torch")
 
 
 def test_it_learns_to_answer(npgpt):
@@ -131,9 +107,8 @@ def test_it_learns_to_answer(npgpt):
 
 
 @pytest.mark.parametrize(("line", "says"), [
-    ("a=aa", "JSONDecodeError"), ('["a", "aa"]', "TypeError"), ('{"prompt": "a"}', "KeyError: 'completion'"),
-    ('{"prompt": 1, "completion": "aa"}', "the prompt must be a string"), ("null", "TypeError"),
-    ('{"prompt": "a", "completion": ""}', "not empty")])
+    ("a=aa", "JSONDecodeError"), ('{"prompt": "a"}', "KeyError: 'completion'"),
+    ('{"prompt": 1, "completion": "aa"}', "the prompt must be a string")])
 def test_an_invalid_line_of_answers_is_named(npgpt, line, says):
     answers(2)
     Path("answers.jsonl").write_text(Path("answers.jsonl").read_text() + line)

@@ -64,14 +64,6 @@ def test_prompts_are_no_targets():
         crops_of(Documents(np.arange(8), [0, 4], [3, 3]), 2)
 
 
-def test_documents_in_order_at_random_and_evenly():
-    crops = crops_of(DOCUMENTS, 1000)       # longer than all of them together
-    assert crops.in_epoch(3) == 4
-    assert [crops.in_order(n, 3).tolist() for n in range(4)] == [[0, 1, 2], [3, 0, 1], [2, 3, 0], [1, 2, 3]]
-    assert abs(np.bincount(crops.random(40_000, np.random.default_rng(0))) - 10_000).max() < 450
-    assert crops.evenly(2, 2).tolist() == [[0, 1], [2, 3]]
-
-
 def test_too_few_tokens():
     tokens = np.zeros(8, dtype=np.uint16)
     assert crops_of(tokens, 7).n_starts == 1

@@ -1,5 +1,4 @@
 import hashlib
-import re
 
 import pytest
 
@@ -65,16 +64,6 @@ def test_without_a_network_only_the_default_is_replaced_by_pydocs(tmp_path):
     assert "because" in corpus.reason and "no network" in corpus.reason and files_below(tmp_path) == []
     assert 150_000 < len(pydocs.text) < 400_000     # enough to train on, in every version of Python
     assert pydocs.text.startswith("Assert statements are a convenient way to insert")
-
-
-def test_pydocs_is_prose():
-    """No tables, grammars, rulers, footnote marks or emphasis, and no paragraph twice."""
-    paragraphs = open_corpus("pydocs").text.removesuffix("\n").split("\n\n")
-    assert len(set(paragraphs)) == len(paragraphs) > 500
-    for paragraph in paragraphs:
-        assert paragraph[-1] in ".:" and len(paragraph.split()) > 8 and "  " not in paragraph
-        assert max(map(len, paragraph.split("\n"))) <= 70 and not re.search(r'[+|*"~]|---|===|::=| \[\d+\]', paragraph)
-    assert len(set("".join(paragraphs))) < 85
 
 
 def test_a_text_file(tmp_path):

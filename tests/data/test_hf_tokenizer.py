@@ -28,7 +28,6 @@ def test_byte_pairs_keep_every_byte(bpe):
     assert (bpe.vocab_size, bpe.eos_token_id) == (300, 0)
     assert bpe.decode(bpe.encode(PROBE)) == PROBE and len(bpe.encode("question")) < len("question")
     assert set(PROBE.encode()) == set(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}       # those that UTF-8 uses
-    assert bpe.decode(bpe.encode("a\udc80b")) == "a\ufffdb"
 
 
 def test_word_pieces_and_special_tokens_in_a_text(bpe, bert):
@@ -117,14 +116,10 @@ def test_without_the_library_the_extra_is_named(bpe, tmp_path, monkeypatch):
             use(argument)
 
 
-@pytest.mark.parametrize("change", [
-    {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////w=="}},
-    {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Precompiled", "precompiled_charsmap": "x" * 999}]}},
-    {"decoder": {"type": ["WordPiece"]}}, {"decoder": {"type": "Sequence", "decoders": None}}], ids=str)
-def test_a_file_on_which_the_library_panics_is_refused(tmp_path, capfd, change):
+def test_a_file_on_which_the_library_panics_is_refused(tmp_path, capfd):
     """The library's own message is discarded; what comes later on standard error is not."""
     path = word_pieces(tmp_path / "tokenizer.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "decoder": {"type": ["WordPiece"]}}))
     capfd.readouterr()
     with pytest.raises(UserError, match="tokenizer.json"):
         make_tokenizer(f"hf:{path}").encode("to be or not to be")

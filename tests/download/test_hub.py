@@ -105,14 +105,3 @@ def test_a_second_file_is_checked_although_the_first_download_fails(server):
     assert f"{SHARDS[1]} of owner/two arrived with another SHA-256" in refusal(hub.fetch_model, "owner/two")
     server.faults = {}
     assert contents(hub.fetch_model("owner/two")) == SHARDED
-
-
-def test_a_cache_that_single_downloads_filled_works_offline(server):
-    """As other programs fill it: the library has no list of the repository's files then."""
-    from huggingface_hub import hf_hub_download
-
-    for name in ("config.json", "model.safetensors"):
-        hf_hub_download(NAME, name)
-    server.stop()
-    assert hub.fetch_file(NAME, "config.json").read_bytes() == MODEL["config.json"]
-    assert set(contents(hub.fetch_model(NAME))) == {"config.json", "model.safetensors"}

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders
-from npgpt.training.options import options_of
+from npgpt.checkpoints.run import find_checkpoint, step_folders
 
 
 def refused(result, *says):
@@ -20,10 +19,6 @@ def answers(count):
     """Write answers.jsonl: after a letter and =, the same letter twice."""
     rows = [{"prompt": f"{letter}=", "completion": 2 * letter} for letter in "abcdefghijklmnopqrst"[:count]]
     Path("answers.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
-
-
-def options_of_run(out_dir="out"):
-    return options_of(read_checkpoint(find_checkpoint(out_dir)))
 
 
 def nothing_left(out_dir):

@@ -20,7 +20,7 @@ def assert_round_trip(tokenizer):
     assert tokenizer.encode("").shape == (0,) and tokenizer.encode("").dtype == np.uint16
     assert tokenizer.decode([]) == "" and tokenizer.decode_bytes(tokenizer.encode("")) == b""
     for wrong in (-1, tokenizer.vocab_size):
-        with pytest.raises(UserError, match=f"token id {wrong} .*{tokenizer.vocab_size}"):
+        with pytest.raises(UserError, match=f"token ids must be .*{tokenizer.vocab_size}"):
             tokenizer.decode([0, wrong])
 
 

@@ -4,7 +4,6 @@ import functools
 import importlib.util
 import inspect
 import json
-import linecache
 import os
 import subprocess
 import sys
@@ -86,6 +85,18 @@ def test_the_modern_block_is_torchs(kernels):
         np.testing.assert_array_equal(model.forward(context)[0][:, -1].argmax(axis=-1), written[:, t], str(t))
 
 
+def test_padded_prompts_are_continued_as_each_alone_and_steered():
+    model, T = model_of(), 4
+    unit_scale(model.params)
+    push = np.linspace(-2.0, 2.0, C)
+    mask = np.arange(T) >= np.array([[1], [0], [3]])
+    for edit in (None, {"h.0.x_out": lambda x: x + push}):
+        together = model.generate(IDX[:, :T], 9, temperature=0.0, mask=mask, edit=edit)
+        for row, ids, n in zip(together, IDX, mask.sum(axis=1), strict=True):
+            alone = model.generate(ids[None, T - n:T], 9, temperature=0.0, edit=edit)
+            np.testing.assert_array_equal(row[T - n:], alone[0])
+
+
 def trained(block, engine):
     """The losses of 20 steps in float32."""
     model = model_of(block, "reference" if engine == "own" else engine, "float32")
@@ -103,16 +114,6 @@ def test_each_engine_trains_with_the_lines_of_the_file(engine, tmp_path):
     assert plain[-1] < plain[0] - 0.5 and abs(other[-1] - plain[-1]) > 0.01
     for block, losses in zip(others, (plain, other), strict=True):
         np.testing.assert_allclose(trained(block, engine), losses, rtol=1e-3)
-
-
-@pytest.mark.skipif("numba" not in CPU_KERNELS, reason="Numba is not installed")
-def test_loops_are_compiled_from_the_functions_of_the_file():
-    from npgpt.engine.loops.lines import compile_lines
-    (model := model_of(kernels="numba")).loss_and_grads(IDX, TARGETS)
-    names = inspect.unwrap(model.engine.config.block.forward).__globals__
-    for name in ("rmsnorm", "swiglu"):
-        runs = [each for way in ("forward", "backward") for each in compile_lines(names[f"{name}_{way}"]).segments()]
-        assert sum("for c in range" in str(getattr(run, "parts", "")) for run in runs) == 2
 
 
 def test_every_array_of_a_block_has_a_name_a_gradient_and_edits():
@@ -184,16 +185,10 @@ def test_a_run_asks_for_its_file_and_resumes_to_the_bit(train, npgpt, tmp_path):
 WRONG = {       # old code, new code -> what is said
     "no parameters": ("def parameters", "def sizes", "has no function parameters"),
     "no shape": ('((C,), 1.0), "c_attn', '(C, 1.0), "c_attn', "norm_1.weight in parameters(config)"),
-    "no values": ('"c_up.weight": ((C, F)', '"c_up.weight": ((C, 0)', "c_up.weight in parameters(config)"),
-    "a name": ('"c_up.weight"', '"c_up weight"', "c_up weight in parameters(config) of modern_block.py"),
     "a shape that does not fit": ('"c_up.weight": ((C, F)', '"c_up.weight": ((C, F + 1)', "line 83: ValueError"),
     "no gradient of one": ('"c_up": dc_up, ', "", "the gradients of modern_block.py must be those"),
-    "too little": ("return dx, {", "return {", "modern_block.py: ValueError: too many values to unpack"),
     "one memory": ('"norm_2": dnorm_2', '"norm_2": dnorm_1', "gradient of norm_1.weight must have memory of its own"),
-    "read-only": ('"c_up": dc_up', '"c_up": np.broadcast_to(dc_up, dc_up.shape)', "c_up.weight must have memory"),
-    "in place": ("x_mid = x + attended", "x_mid = np.add(x, attended, out=x)", "line 127: ValueError: output array is"),
     "huge": ('"c_up.weight": ((C, F)', '"c_up.weight": ((2**62, F)', "the model would take"),
-    "an exit": ("    C, F = config", "    raise SystemExit(0)\n    C, F = config", "SystemExit"),
     "another dtype": ("np.cos(angles).astype(x.dtype)", "np.cos(angles)", "x_out of modern_block.py", "float32"),
     "not Python": ("def parameters", "def 1", "line 100: invalid"),
 }
@@ -204,12 +199,6 @@ def test_a_wrong_file_is_refused_in_one_line_and_nothing_is_written(train, tmp_p
     old, new, *says = wrong
     refused(train("--block", edited(tmp_path, old, new), "--n-embd", 16), *says)
     assert not Path("out").exists()
-
-
-@pytest.mark.parametrize("kernels", ["reference", "numba"])
-def test_an_error_in_a_later_step_is_one_line(train, tmp_path, kernels):
-    late = edited(tmp_path, "C = x.shape\n", "C = x.shape\n    assert T < 5\n")
-    refused(train("--block", late, "--n-embd", 16, "--kernels", kernels), "modern_block.py, line 117: AssertionError")
 
 
 class Methods:
@@ -272,36 +261,6 @@ def test_a_block_may_call_the_functions_of_the_transformer(kernels):
     assert {"h.1.x", "h.1.block.attn.att"} <= ours.run_with_cache(IDX)[1].keys()
 
 
-SCALE = """
-def parameters(config):
-    return {"scale": ((1, 1, config.n_embd), 2.0)}
-
-def forward(x, p, config, layer, mask, dropout_masks, ops):
-    return scaled(x, p["scale"]), (x, p["scale"])
-
-def backward(dx_out, cache, ops):
-    x, scale = cache
-    dx = dx_out * scale
-    dscale = (dx_out * x).sum(axis=(0, 1), keepdims=True)
-    return dx, {"scale": dscale}
-"""
-
-
-@pytest.mark.parametrize("kernels", KERNELS)
-def test_a_block_of_two_cells_without_attention(kernels, npgpt, tmp_path):
-    there, cells = {}, {"<cell 1>": "def scaled(x, scale):\n    return x * scale\n", "<cell 2>": SCALE}
-    for name, text in cells.items():
-        linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-        exec(compile(text, name, "exec"), there)
-    model = model_of(SimpleNamespace(**there), kernels)
-    assert model.params.n_matrix == sum(each.size for each in model.params.values() if each.ndim > 1)
-    logits, found = model.run_with_cache(IDX)
-    np.testing.assert_allclose(found["ln_f.x"], 4.0 * found["h.0.x"])
-    np.testing.assert_array_equal(model.generate(IDX, 1, temperature=0.0)[:, -1], logits[:, -1].argmax(axis=-1))
-    (tmp_path / "scale.py").write_text("".join(cells.values()))
-    assert npgpt("gradcheck", "scale.py")[0] == 0
-
-
 TINY = """
 import sys
 import numpy as np
@@ -343,29 +302,17 @@ NESTED = "in parameters(config) of tiny.py cannot be nested"
 AGAIN = "differs after the block has been called"
 BUFFER = "x_out = np.multiply(x, w, out=KEPT.setdefault(x.shape, np.empty_like(x)))"
 REFUSED = {     # what is said, old code, new code, …
-    "a name within another": (f"a {NESTED}", '"w": (', '"a": ((C,), 1.0), "a.b": ('),
-    "a name within a later one": (f"a {NESTED}", '"w": (', '"a.b": ((C,), 1.0), "a": ('),
-    "weight twice": (f"weight.weight {NESTED}", '"w": (', '"weight.weight": ('),
-    "weight before another name": (f"a.weight.b {NESTED}", '"w": (', '"a.weight.b": ('),
-    "an empty name": (f"an empty name {NESTED}", '"w": (', '"": ('),
+    "a name within another": (f"'a' {NESTED}", '"w": (', '"a": ((C,), 1.0), "a.b": ('),
+    "weight twice": (f"'weight.weight' {NESTED}", '"w": (', '"weight.weight": ('),
     "no parameter": ("must be a dict with names", '{"w": ((C,), 1.0)}', "{}"),
     "a buffer as x_out": (f"x_out {AGAIN}", "x_out = x * w", BUFFER),
-    "a buffer as dx": (f"dx {AGAIN}", "dx = dx_out * w", BUFFER.replace("x_out", "dx", 1).replace("(x,", "(dx_out,")),
-    "a buffer as gradient": (f"the gradient of w {AGAIN}", "{\"w\": dw}",
-                             '{"w": np.add(dw, 0.0, out=KEPT.setdefault("w", np.empty_like(w)))}'),
-    "two buffers in turn": (
-        f"the gradient of w {AGAIN}", '{"w": dw}', '{"w": np.add(dw, 0.0, out=KEPT[n % 2])}',
-        "    dx = dx_out", "    n = KEPT['n'] = KEPT.get('n', 0) + 1\n"
-        "    KEPT.setdefault(n % 2, np.empty_like(w))\n    dx = dx_out"),
     "a buffer in the cache": (
         f"the gradient of w {AGAIN}", "x_out, (x, w)", "x_out, (KEPT[0], w)",
         "x_out = x", "KEPT.setdefault(0, np.empty_like(x))[...] = x[-1:]\n    x_out = x"),
     "a stack as cache": (f"the gradient of w {AGAIN}", "return x_out, (x, w)",
                          "KEPT.setdefault(0, []).append((x, w))\n    return x_out, None",
                          "x, w = cache", "x, w = KEPT[0].pop()"),
-    "random numbers": (f"x_out {AGAIN}", "x * w", "x * w * np.float32(np.random.random(x.shape))"),
     "a parameter as gradient": ("gradient of w must have memory of its own", '{"w": dw}', '{"w": w}'),
-    "a view of a parameter": ("gradient of w must have memory of its own", '{"w": dw}', '{"w": w[::-1]}'),
     "a parameter in place": ("line 15: ValueError: output array is read-only", "x_out = x * w", "w *= 2.0"),
 }
 
@@ -379,10 +326,8 @@ def test_a_block_that_would_train_wrongly_is_refused(tmp_path, wrong):
 
 
 RIGHT = {       # old code, new code, …
-    "views of x and dx_out": ("x_out = x * w", "x_out = x", '"w": dw', '"w": 0.0 * w', "dx_out * w", "dx_out[:]"),
     "gradients side by side": ('"w": (', '"v": ((C,), 1.0), "w": (',
                                '"w": dw', '**dict(zip("vw", np.stack([0 * dw, dw], 1).T))'),
-    "one number": ("(C,)", "(1,)", ".sum(axis=(0, 1))", ".sum().reshape(1)"),
     "a square": ("(C,)", "(C, C)", "x * w", "x @ w", "dx_out * w", "dx_out @ w.T",
                  "(dx_out * x).sum(axis=(0, 1))", "np.einsum('btc,btd->cd', x, dx_out)"),
     "rounding errors": ("sum(axis=(0, 1))", "sum(axis=(0, 1)) - (dx_out * x)[::-1, ::-1].sum(axis=(0, 1))"),
@@ -391,28 +336,25 @@ RIGHT = {       # old code, new code, …
 
 
 @pytest.mark.parametrize("changes", RIGHT.values(), ids=RIGHT)
-@pytest.mark.parametrize("block_size", [1, 8])
-def test_a_block_that_trains_rightly_is_not_refused(tmp_path, changes, block_size):
+def test_a_block_that_trains_rightly_is_not_refused(tmp_path, changes):
     block = read_block(tiny(tmp_path, *changes))
-    config = GPTConfig(**{**SMALL, "block_size": block_size}, block=block)
-    config.block.validate(config)
-    assert not config.block.mixes_texts(config)
+    for block_size in (1, 8):
+        config = GPTConfig(**{**SMALL, "block_size": block_size}, block=block)
+        config.block.validate(config)
+        assert not config.block.mixes_texts(config)
 
 
 LATE = {        # what is said, old code, new code
     "no gradient": ("the gradients of tiny.py must be those of", '{"w": dw}', '{} if late else {"w": dw}'),
     "a gradient's shape": ("the gradient of w of tiny.py must be", '"w": dw', '"w": dw[-late:]'),
     "a gradient's dtype": ("float64, not (12,) float32", '"w": dw', '"w": dw.astype("f") if late else dw'),
-    "the shape of dx": ("dx of tiny.py must be an array", "return dx,", "return dx[:, :3],"),
     "the shape of x_out": ("x_out of tiny.py must be an array", "return x_out,", "return x_out[:, :3],"),
-    "a list": ("5, 12) float64, not list", "return x_out,", "return [x_out] if late else x_out,"),
-    "no pair": ("TypeError: cannot unpack", "return x_out, (x, w)", "return None if late else (x_out, (x, w))"),
     "an exit": ("tiny.py, line 15: SystemExit", "= x * w", "= sys.exit() if late else x * w"),
     "an error": ("tiny.py, line 22: ZeroDivisionError", "dx_out * w", "dx_out * w / (1 // (1 - late))"),
 }
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("kernels", ["reference", *CPU_KERNELS[1:]])
 def test_what_is_wrong_only_at_the_real_size_is_an_error_of_the_user(tmp_path, kernels):
     for says, *changes in LATE.values():
         model = model_of(tiny(tmp_path, *changes), kernels)
@@ -435,9 +377,8 @@ def test_what_is_not_a_mistake_of_the_block_passes(tmp_path):
             model.loss_and_grads(IDX, TARGETS)
 
 
-@pytest.mark.parametrize("late", ["an exit", "no gradient"])
-def test_a_run_of_a_block_that_is_wrong_later_exits_with_two(train, tmp_path, late):
-    says, *changes = LATE[late]
+def test_a_run_of_a_block_that_is_wrong_later_exits_with_two(train, tmp_path):
+    says, *changes = LATE["an exit"]
     refused(train("--block", tiny(tmp_path, *changes), "--n-embd", 12, "--kernels", "numpy"), says)
 
 
@@ -511,12 +452,3 @@ def test_the_digest_is_that_of_the_text_that_ran(tmp_path):
     assert path.read_text() == "1" and block.source == text and block.texts == {str(path): text}
     assert inspect.getsource(block.forward) in text
     assert sources.tree_of(block.forward.__code__).name == "forward"
-
-
-def test_the_digest_depends_on_the_lines_alone(tmp_path):
-    plain = read_block(tiny(tmp_path)).sha256
-    for same in (TINY.rstrip("\n"), TINY.replace("\n", "\r\n"), f"\ufeff{TINY}"):
-        (tmp_path / "tiny.py").write_text(same, newline="")
-        assert read_block(tmp_path / "tiny.py").sha256 == plain
-        linecache.clearcache()              # what Python reads is the same text
-        assert "".join(linecache.getlines(str(tmp_path / "tiny.py"))) == TINY

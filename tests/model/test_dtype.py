@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from npgpt import GPT, AdamW, GPTConfig, UserError
+from npgpt import GPT, AdamW, GPTConfig
 from tests.cases import small_parts
 
 VARIANTS = [{"dropout": 0.1}, {"activation": "gelu", "embedding_layer_norm": True, "tie_word_embeddings": False},
@@ -53,11 +53,3 @@ def test_float32_stays_float32(variant, dtype):
         assert not found
     else:
         assert len(found) > 50      # the watch itself works: in a float64 step it sees float64 everywhere
-
-
-def test_a_dtype_may_be_numpys_and_others_are_refused():
-    for dtype in (np.float64, np.dtype("float64")):
-        assert GPT(GPTConfig(), dtype=dtype).params.flat.dtype == np.float64
-    for dtype in ("float16", np.int64, "double precision"):
-        with pytest.raises(UserError, match="one of float32, float64, tf32, bfloat16"):
-            GPT(GPTConfig(), dtype=dtype)

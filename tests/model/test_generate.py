@@ -1,14 +1,10 @@
 """Sampling: what each argument keeps, and that a seed reproduces."""
 
-import gc
-import weakref
 
 import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, UserError
-from npgpt.data.tokenizers import CharTokenizer
-from npgpt.engine.kv_cache import KVCache
 from npgpt.model.generate import sample
 from tests.cases import small_parts
 from tests.torch_gpt import unit_scale
@@ -91,22 +87,17 @@ def test_padded_prompts_are_continued_as_each_alone(kernels):
 
 
 def test_a_row_stops_and_is_padded():
-    model, tokenizer, prompts = small_model(), CharTokenizer("abcdefghijk"), np.array([[1, 2], [3, 4], [3, 4]])
-    free = model.generate(prompts[:2], 30, temperature=3.0, n=3, seed=1)
-    assert (free[:, :2] == prompts[[0, 0, 0, 1, 1, 1]]).all() and len({*map(tuple, free[:3])}) == 3
-    text = tokenizer.decode(free[0, 10:13])
-    for stop in (text, [text, "kkkkkk"], [[7] * 9, free[0, 10:13]], (tuple(free[0, 10:13]),)):
-        out = model.generate(prompts[:2], 30, temperature=3.0, n=3, seed=1, stop=stop, tokenizer=tokenizer)
-        for row, row_free in zip(out, free, strict=True):
-            ends = tokenizer.decode(row_free[2:]).find(text)
-            n = out.shape[1] if ends < 0 else ends + 5
-            assert (row[:n] == row_free[:n]).all() and (row[n:] == row[n - 1]).all()
-    ended = model.generate(prompts[:2], 30, temperature=3.0, seed=1, n=3, stop=[free[0, 2:4]], eos_token_id=10)
+    model, prompts = small_model(), np.array([[1, 2], [3, 4], [1, 2]])
+    free = model.generate(prompts, 30, temperature=3.0, seed=1)
+    assert (free[0] != free[2]).any()
+    out = model.generate(prompts, 30, temperature=3.0, seed=1, stop=[[7] * 9, free[0, 10:13]])
+    for row, row_free in zip(out, free, strict=True):
+        ends = (np.lib.stride_tricks.sliding_window_view(row_free[2:], 3) == free[0, 10:13]).all(axis=1)
+        n = ends.argmax() + 5 if ends.any() else len(row)
+        assert (row[:n] == row_free[:len(row)][:n]).all() and (row[n:] == row[n - 1]).all()
+    ended = model.generate(prompts, 30, temperature=3.0, seed=1, stop=[free[0, 2:4]], eos_token_id=10)
     assert (ended[0, 4:] == 10).all() and (ended[0, :4] == free[0, :4]).all()
-    stream = model.stream(prompts, 30, temperature=0.0, stop=[[int(free[0, 2])]], seed=1, n=2)
-    assert next(stream).shape == (6,)
-    with pytest.raises(UserError, match="pass the model's tokenizer as tokenizer="):
-        model.stream(prompts, 3, stop="a")
+    assert next(model.stream(prompts, 30)).shape == (3,)
 
 
 @pytest.mark.parametrize("kernels", ["numba", pytest.param("xla", marks=pytest.mark.slow)])
@@ -126,16 +117,6 @@ def test_each_token_has_the_largest_logit_and_an_edit_steers_it(kernels):
     assert (found[0] != found[1]).any() and (model.generate(idx, 0) == idx).all()
 
 
-def test_tokens_read_in_pieces_equal_tokens_read_one_by_one():
-    model = small_model()
-    tokens = np.random.default_rng(1).integers(0, 11, (2, 8))
-    full, _ = model.forward(tokens)
-    for cut in range(1, 8):
-        read = model.engine.reader(2)
-        read(tokens[:, :cut])
-        np.testing.assert_allclose(read(tokens[:, cut:]), full[:, -1], rtol=1e-12, atol=1e-12)
-
-
 def test_a_seed_reproduces_and_another_differs():
     a, b, c = (small_model().generate(np.array([[1]]), 30, temperature=5.0, seed=seed) for seed in (5, 5, 6))
     assert (a == b).all() and (a != c).any()
@@ -144,17 +125,3 @@ def test_a_seed_reproduces_and_another_differs():
 def test_an_encoder_cannot_write():
     with pytest.raises(UserError, match="causal"):
         GPT(GPTConfig(causal=False)).generate(np.array([[1]]), 1)
-
-
-def test_the_cache_is_freed_without_the_garbage_collector():
-    """A reference cycle would keep the keys and values of every text until the garbage collector runs."""
-    model = GPT(GPTConfig(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4))
-    cache = KVCache(model.engine, 1)
-    cache.read(np.array([[1, 2]]))
-    freed = weakref.ref(cache)
-    gc.disable()
-    try:
-        del cache
-        assert freed() is None
-    finally:
-        gc.enable()

@@ -10,7 +10,6 @@ import pytest
 
 from npgpt import GPT, GPTConfig
 from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
-from tests.helpers.runs import refused
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from lambada import main
@@ -57,14 +56,3 @@ def test_accuracy_and_perplexity_of_the_last_word(npgpt, model, capsys):
     count, accuracy, perplexity = measured(capsys.readouterr().out)
     assert count == 100 and accuracy == round(100 * sum(right) / 100, 2)
     assert perplexity == pytest.approx(math.exp(-sum(logs) / 100), abs=2e-4)
-
-
-@pytest.mark.parametrize(("line", "says"), [
-    ("ab", "it is not"), ("[1]", "it is not"), ('{"text": 1}', "it is not"),
-    ('{"text": "ab"}', "end with a space and a word"), ('{"text": "ab "}', "end with a space and a word"),
-    ('{"text": "a babababab"}', "fits into the context"), ('{"text": "a d"}', "character 'd'")])
-def test_a_bad_line_is_named(npgpt, model, capsys, line, says):
-    Path("file.jsonl").write_text(f'{{"text": "a b"}}\n{line}\n{{"text": "a b"}}\n')
-    capsys.readouterr()
-    refused((main(["model", "file.jsonl"]), *capsys.readouterr()), "file.jsonl, line 2: ", says)
-    refused((main(["model", "gone.jsonl"]), *capsys.readouterr()), "gone.jsonl cannot be read")

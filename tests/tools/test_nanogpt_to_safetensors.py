@@ -94,16 +94,6 @@ def test_the_logits_are_nanogpts(npgpt, vocab_size, bias, prefix, kind, tied):
         assert code == 0, err
 
 
-@pytest.mark.parametrize(("values", "says"), [
-    (lambda ones: ones * torch.nan, "wte.weight has NaN"), (lambda ones: ones.double() * 1e39, "beyond float32"),
-    (lambda ones: ones[0], "the value has shape")])
-@pytest.mark.usefixtures("npgpt")
-def test_values_that_are_not_finite_numbers(values, says, capsys):
-    save(nano(10, True)[0], 10, True, **{"transformer.wte.weight": values(torch.ones(10, 8))})
-    refused((main(["ckpt.pt", "there"]), *capsys.readouterr()), "ckpt.pt: ", says)
-    assert not Path("there").exists()
-
-
 class Attack:
     def __reduce__(self):
         return Path.touch, (Path("ran"),)
@@ -115,25 +105,18 @@ def test_refusals(npgpt, capsys):
         code = main([*map(str, arguments)])
         return code, *capsys.readouterr()
 
-    refused(run("ckpt.pt", "there"), "ckpt.pt", "No such file")
     Path("ckpt.pt").write_bytes(b"not a checkpoint")
     refused(run("ckpt.pt", "there"), "ckpt.pt is damaged")
     torch.save({"model": {}, "model_args": Attack()}, "ckpt.pt")
     refused(run("ckpt.pt", "there"), "without running its code")
     assert not Path("ran").exists()
-    for other in ({"state_dict": {}}, {"model": {}, "model_args": {"n_layer": 2}}, [1]):
-        torch.save(other, "ckpt.pt")
-        refused(run("ckpt.pt", "there"), "ckpt.pt is not a checkpoint of nanoGPT", "n_embd")
+    torch.save({"model": {}, "model_args": {"n_layer": 2}}, "ckpt.pt")
+    refused(run("ckpt.pt", "there"), "ckpt.pt is not a checkpoint of nanoGPT", "n_embd")
     model, _ = nano(10, True)
     save(model, 10, True, **{"transformer.h.0.rotary": torch.ones(2)})
     refused(run("ckpt.pt", "there"), "h.0.rotary is unknown")
-    save(model, 10, False)
-    refused(run("ckpt.pt", "there"), "h.0.attn.c_attn.bias is unknown")
-    save(model, 9, True)
-    refused(run("ckpt.pt", "there"), "wte.weight has shape (9, 8), but the value has shape (10, 8)")
     save(model, 10, True)
     refused(run("ckpt.pt", "there"), "the vocabulary of 10 is not GPT-2's", "--text input.txt")
     Path("input.txt").write_text("hello")
     refused(run("ckpt.pt", "there", "--text", "input.txt"), "4 different characters, but the model knows 10")
-    refused(run("ckpt.pt", "there", "--text", "gone.txt"), "gone.txt cannot be read")
     assert not Path("there").exists()

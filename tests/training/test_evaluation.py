@@ -27,5 +27,5 @@ def test_every_target_counts_once(tokens_at_once, length, stride, monkeypatch):
         logits = model.forward(x[None])[0][0]
         total += sum(math.log(np.exp(row).sum()) - row[target]
                      for row, target in zip(logits, y, strict=True) if target != IGNORE_INDEX)
-    loss, n = evaluate_split(model, tokens, stride, progress=False)
+    loss, n = evaluate_split(model, tokens, stride)
     assert (loss, n) == (pytest.approx(total / (length - 1), rel=1e-9), length - 1)

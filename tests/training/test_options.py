@@ -6,7 +6,6 @@ from npgpt import GPTConfig, TrainOptions, UserError
 from npgpt.training.metrics import read_metrics
 from npgpt.training.options import load_preset, with_mup
 from tests.conftest import TINY
-from tests.helpers.runs import options_of_run
 
 
 @pytest.mark.parametrize(("width", "std", "rate"), [
@@ -29,13 +28,6 @@ def test_what_is_given_is_kept_each_on_its_own():
     for field in ({"n_embd": 0}, {"n_embd": "8"}, {"learning_rate": "1"}):
         with pytest.raises(UserError, match=next(iter(field))):
             with_mup(field)
-
-
-def test_the_run_has_them(train, tmp_path):
-    assert train("--max-iters", 1, "--n-embd", 256)[0] == 0
-    options = options_of_run()
-    assert (options.learning_rate, options.min_lr) == (2e-3, 5e-5)
-    assert '"initializer_range": 0.047568' in next((tmp_path / "out").rglob("config.json")).read_text()
 
 
 def test_the_decay_follows_max_iters():

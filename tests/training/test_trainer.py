@@ -1,8 +1,5 @@
 """What the Trainer computes, saves and refuses."""
 
-import os
-import signal
-import time
 
 import numpy as np
 import pytest
@@ -76,19 +73,19 @@ def test_evaluation_on_documents_is_the_mean_over_all_their_targets(tmp_path):
         at_target = np.take_along_axis(logits, window[:, 1:, None], axis=-1)[0, :, 0]
         losses += (np.log(np.exp(logits[0]).sum(axis=-1)) - at_target).tolist()
     assert trainer.evaluate()["val"] == pytest.approx(np.mean(losses), rel=1e-12)
-    loss, n = evaluate_split(trainer.model, data, progress=False)
+    loss, n = evaluate_split(trainer.model, data)
     assert loss == pytest.approx(np.mean(losses), rel=1e-12) and n == len(losses)
     with pytest.raises(UserError, match="documents have their own windows"):
-        evaluate_split(trainer.model, data, stride=2, progress=False)
+        evaluate_split(trainer.model, data, stride=2)
 
 
 @pytest.mark.parametrize(("tokens", "options", "steps"), [
     (TOKENS, {"epochs": 3, "gradient_accumulation_steps": 2}, 14), (TOKENS, {"epochs": 2, "crop_length": 4}, 36),
     (documents(LENGTHS), {"epochs": 1, "batch_size": 6}, 4)])
 def test_epochs_are_steps(tmp_path, tokens, options, steps):
-    for max_iters, decay, expected in ((50, 50, steps), (50, 60, 60), (50, 0, 0), (steps, 60, 60)):
-        trainer = trainer_of(tmp_path, train_tokens=tokens, max_iters=max_iters, lr_decay_iters=decay, **options)
-        assert (trainer.options.max_iters, trainer.options.lr_decay_iters) == (steps, expected)
+    for decay, expected in ((None, steps), (60, 60), (0, 0)):
+        trainer = trainer_of(tmp_path, train_tokens=tokens, max_iters=50, lr_decay_iters=decay, **options)
+        assert (trainer.options.max_iters, trainer.options.last_decay_step) == (steps, expected)
     assert trainer_of(tmp_path, train_tokens=tokens, max_iters=7, **{**options, "epochs": 0}).options.max_iters == 7
 
 
@@ -96,8 +93,6 @@ def test_invalid_epochs(tmp_path):
     for options in ({"epochs": 1}, {"sampling": "sequential"}):
         with pytest.raises(UserError, match="has 32 tokens and a batch in order needs 33"):
             trainer_of(tmp_path, train_tokens=TOKENS[:32], **options)
-    with pytest.raises(UserError, match="lr_decay_iters 9 must be more than warmup_iters 20"):
-        trainer_of(tmp_path, epochs=1, warmup_iters=20, max_iters=50, lr_decay_iters=50)
     with pytest.raises(UserError, match="max_iters must be a whole number"):
         trainer_of(tmp_path, epochs=2**31 - 1)
 
@@ -112,21 +107,12 @@ def test_the_fingerprint_covers_documents():
     assert fingerprint(data) == fingerprint(documents(LENGTHS))
 
 
-@pytest.mark.usefixtures("ctrl_c")
-def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
-    """As in a background job of a script."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    trainer = trainer_of(tmp_path)
-    trainer.on_step = lambda trainer, record: signal.raise_signal(signal.SIGINT)
-    assert trainer.run(progress=False) and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-
-
 def test_the_best_and_the_latest_checkpoint_are_kept(tmp_path, monkeypatch):
     """And on_evaluation is called when the latest is there."""
     trainer, seen, losses = trainer_of(tmp_path), [], iter([3.0, 1.0, 2.0, 1.5])
     trainer.on_evaluation = lambda trainer: seen.append((trainer.step, find_checkpoint(tmp_path).name))
     monkeypatch.setattr(trainer, "evaluate", lambda: {"train": 0.0, "val": next(losses)})
-    assert trainer.run(progress=False)
+    assert trainer.run()
     assert seen == [(step, f"step-{step:08d}") for step in (0, 2, 4, 6)]
     assert [folder.name for folder in step_folders(tmp_path)] == ["step-00000002", "step-00000006"]
     assert find_checkpoint(tmp_path).name == "step-00000006"
@@ -141,7 +127,7 @@ def test_without_validation_the_latest_checkpoint_is_the_best(tmp_path):
     trainer = trainer_of(tmp_path, val_tokens=None)
     evaluate = trainer.evaluate
     trainer.evaluate = lambda: {"train": evaluate()["train"] + trainer.step}
-    assert trainer.run(progress=False) and [folder.name for folder in step_folders(tmp_path)] == ["step-00000006"]
+    assert trainer.run() and [folder.name for folder in step_folders(tmp_path)] == ["step-00000006"]
     records = [record for record in read_metrics(tmp_path) if "train_loss" in record]
     assert [record.keys() - {"step", "train_loss"} for record in records] == [set()] * 4
     state = read_checkpoint(find_checkpoint(tmp_path, "best")).state
@@ -161,7 +147,7 @@ def test_a_loss_or_gradient_that_is_not_finite_leaves_the_last_checkpoint(tmp_pa
 
     monkeypatch.setattr(trainer.model.engine, "accumulated", poisoned)
     with pytest.raises(NotFiniteError, match=f"the {what}.* at step 5: .* checkpoint of step 4"):
-        trainer.run(progress=False)
+        trainer.run()
     checkpoint = read_checkpoint(find_checkpoint(tmp_path))
     assert checkpoint.state["step"] == 4
     fresh = trainer_of(tmp_path / "other")
@@ -174,34 +160,9 @@ def test_a_metrics_line_that_a_kill_cut_off_is_left_out(tmp_path):
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 2, "lo')
     assert read_metrics(tmp_path) == [{"step": 1, "loss": 2.0}]
-    for line in (b"[1]", b'{"loss": 1.0}', b'{"step": "one"}', b'{"step": -1}', b'{"step": 1, "loss": NaN}', b"5",
-                 b"\xff", b"\0\0", b"[" * 100_000, b'{"step": 1, "loss": 1' + b"0" * 400 + b"}"):
+    for line in (b"[1]", b'{"loss": 1.0}', b'{"step": 1, "loss": NaN}', b"\xff", b"[" * 100_000):
         (tmp_path / "metrics.jsonl").write_bytes(line + b'\n{"step": 3}\n')
         assert read_metrics(tmp_path) == [{"step": 3}]
-
-
-@pytest.mark.parametrize("decay", ["matrices", "all"])
-@pytest.mark.parametrize("kernels", ["reference", "numpy"])
-def test_the_norms_of_each_layer_are_those_of_what_a_logged_step_changes(decay, kernels):
-    """Compared with copies."""
-    config = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=8, tie_word_embeddings=False)
-    options = TrainOptions(batch_size=4, warmup_iters=0, lr_decay_iters=0, weight_decay=0.3, log_interval=2,
-                           max_iters=4, decay=decay)
-    model = GPT(config, dtype="float64", threads=2, kernels=kernels)
-    unit_scale(model.params)
-    trainer = Trainer(model, TOKENS, TOKENS, options)
-    for step in range(1, 5):
-        _, grads = model.loss_and_grads(*drawn(trainer, step)[-1])
-        before = {name: array.copy() for name, array in model.params.items()}
-        record = trainer.train_step()
-        norms = {key: value for key, value in record.items() if "." in key}
-        changed = {name: model.params[name] - before[name] for name in before}
-        expected = {f"{kind}.{layer}": np.sqrt(sum((array**2).sum() for name, array in arrays.items()
-                                                   if name.startswith(f"{layer}.")))
-                    for kind, arrays in (("grad_norm", grads), ("param_norm", model.params), ("update_norm", changed))
-                    for layer in ("wte", "wpe", "h.0", "h.1", "ln_f", "lm_head")}
-        assert norms == (pytest.approx(expected, rel=1e-9) if step % 2 == 0 else {})
-        assert record["grad_norm"] > 1                      # not clipped
 
 
 def test_presets_are_valid():
@@ -209,14 +170,3 @@ def test_presets_are_valid():
         fields = load_preset(name)
         TrainOptions(**{key: value for key, value in fields.items() if key in TrainOptions.__dataclass_fields__})
     assert list(PRESETS) == ["bpe-small", "char-cpu", "char-gpu", "char-nanogpt", "finetune"]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="elsewhere the file would take its size on the disk")
-def test_a_large_memory_map_is_neither_read_nor_copied(tmp_path):
-    """256 GB: reading it would take minutes, copying it more memory than there is."""
-    with open(tmp_path / "tokens.bin", "wb") as file:
-        file.truncate(256 << 30)
-    began, tokens = time.perf_counter(), np.memmap(tmp_path / "tokens.bin", np.uint32, "r")
-    for data in (tokens, Documents(tokens, [0, 5, 1 << 30])):
-        assert trainer_of(tmp_path / "out", train_tokens=data).run(progress=False)
-    assert time.perf_counter() - began < 60

@@ -3,7 +3,6 @@
 In some cases a link, a pipe or a folder replaces the file: the command must write nothing outside, and must not hang.
 """
 
-import base64
 import hashlib
 import json
 import os
@@ -15,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 from torture_parts.running import complaints, must_work, run
-from torture_parts.runs import ANEW, TEXT, TINY, WORK, must_end, new_folder
+from torture_parts.runs import ANEW, TINY, WORK, must_end, new_folder
 
 import npgpt
 from tests.helpers.tokenizers import byte_pairs, word_pieces
@@ -42,7 +41,7 @@ MODEL = ["info model", "eval model --corpus text.txt", "sample model --max-new-t
 OUT = [*RUN, "plot out", f"train {TINY} --corpus text.txt --out-dir out --max-iters 1 --overwrite"]
 TOKENIZER = [*MODEL, f"train --tokenizer hf:model {NEW}",
              "data prepare text.txt --tokenizer hf:model/tokenizer.json --out new/it"]
-FAMILIES = ["wordpiece", "bpe", "unigram"]
+FAMILIES = ["wordpiece", "bpe"]
 READERS = {"char": OUT, "char-model": MODEL, "shards": MODEL,       # folder -> commands that read it
            **{name: ["eval out --corpus tokens", f"train {NEW} --corpus tokens"] for name in ("tokens", "documents")},
            "text": [f"train {NEW}", "data prepare text.txt --tokenizer char --out new/it"],
@@ -84,11 +83,6 @@ def train_tokenizers(folder):
     """Write a tokenizer.json of each family."""
     word_pieces(folder / "wordpiece.json")
     byte_pairs(folder / "bpe.json")
-    # The map of characters is a trie, as T5 has one, here of 256 empty units.
-    charsmap = base64.b64encode(struct.pack("<I", 1024) + bytes(1024)).decode()
-    (folder / "unigram.json").write_text(json.dumps({
-        "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], *([c, -3.0] for c in sorted(set(TEXT)))]},
-        "normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap}, "added_tokens": []}))
 
 
 def split_into_shards(model):

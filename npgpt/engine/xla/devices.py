@@ -36,10 +36,6 @@ class Devices:
         self.mesh, self.n = Mesh(np.array(devices), ("batch",)), len(devices)
         self.first = next(each for each in devices if each.process_index == jax.process_index())
 
-    def __reduce__(self):
-        if self.first.platform == "cpu":
-            return devices_of, ("cpu",)
-        return devices_of, (f"gpu:{self.first.id}" if self.n == 1 else "gpu",)
 
     def put(self, array, *axes):
         """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
@@ -61,8 +57,6 @@ class DeviceParameters(Parameters):
         self.devices = devices
         self.there = None           # name -> array on the device, if the values are there
 
-    def __reduce__(self):
-        return type(self), (self.config, str(self.dtype), self.devices, self.frozen, self.moment), self.flat
 
     def axes(self, name):
         """Return how a moment of AdamW is divided: by its first axis, if one process has all parts."""

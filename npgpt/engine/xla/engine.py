@@ -77,7 +77,7 @@ class Draws:
 class XLAEngine(ReferenceEngine):
     """Runs the model by XLA. params: `DeviceParameters`; dtype: "float32", "float64", "tf32" or "bfloat16"."""
 
-    kernels, synchronous, rng_type = "xla", False, tuple
+    kernels, synchronous = "xla", False
 
     def __init__(self, params, dtype):
         super().__init__(params, available_cores())
@@ -113,7 +113,7 @@ class XLAEngine(ReferenceEngine):
     def dropout_rng(self, seed, step, micro_batch):
         return seed, step, micro_batch
 
-    def step(self, batches, rngs, count, moments, step, on_grads=None):
+    def step(self, batches, rngs, count, moments, step):
         """As in `ReferenceEngine`, as one program: loss and norm are on the device, and nothing waits for them."""
         state = self.params, *moments
         numbers = self._numbers([count, step.lr, *step.corrected()])

@@ -21,7 +21,6 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 from npgpt.errors import UserError, one_line
-from npgpt.files import parse_json
 
 HOST = "127.0.0.1"
 MOST_BODY = 1 << 20         # bytes
@@ -141,7 +140,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be JSON")
         try:
             length = int(self.headers.get("Content-Length", ""))
-            content = parse_json(self.rfile.read(length)) if 0 <= length <= MOST_BODY else None
+            content = json.loads(self.rfile.read(length)) if 0 <= length <= MOST_BODY else None
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):

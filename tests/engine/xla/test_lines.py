@@ -232,8 +232,6 @@ def test_what_is_refused(monkeypatch):
         with pytest.raises(UserError, match=says):
             GPT(config, kernels="xla", **options)
     model = GPT(config, kernels="xla")
-    with pytest.raises(UserError, match="what engine.dropout_rng returns"):
-        model.loss_and_grads(*batch(config), np.random.default_rng(0))
     from npgpt import checks
     monkeypatch.setattr(checks, "machine_memory", lambda: 1000)
     with pytest.raises(UserError, match=r"of 1 x 3 x 6 tokens would take .*GB, but this machine has .*a smaller model"):

@@ -71,7 +71,7 @@ def test_nothing_waits_between_log_intervals(monkeypatch, jax):
     monkeypatch.setattr(ArrayImpl, "block_until_ready", lambda self: (waits.append(made.step), finished(self))[1])
     monkeypatch.setattr(DeviceParameters, "_fetch", lambda self: waits.append("parameters"))
     with jax.transfer_guard("disallow"):
-        made.run(progress=False)
+        made.run()
     assert waits == [5, 5, 10, 10, 12, 12]
     assert made.model.params.there is not None
 
