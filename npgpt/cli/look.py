@@ -2,7 +2,7 @@
 
 from npgpt.checks import writable_file
 from npgpt.cli.arguments import add_block_argument
-from npgpt.cli.study import chosen_model, write_page
+from npgpt.cli.study import RUN, chosen_model, write_page
 from npgpt.study.page.page import require_extra, study_page
 from npgpt.study.page.whole_model import MOST_TOKENS, study_model
 
@@ -11,7 +11,7 @@ FILE = "look.html"
 
 def add_arguments(parser):
     parser.add_argument("model", nargs="?", help="a run, a folder or .safetensors file of a model, or a model of the "
-                                                 "hub; by default tiny, which comes with npgpt")
+                                                 f"hub; by default the run in {RUN}, or tiny, which comes with npgpt")
     parser.add_argument("--prompt", required=True, help=f"the text that the model reads, 2 to {MOST_TOKENS} tokens")
     add_block_argument(parser)
     parser.add_argument("--out", help=f"the file to write; by default {FILE}")
@@ -20,6 +20,6 @@ def add_arguments(parser):
 def run(args):
     require_extra()
     out = writable_file("--out", args.out or FILE)
-    model, tokenizer, description = chosen_model(args.model, args.block)
+    model, tokenizer, description = chosen_model(args.model, args.block, or_run=True)
     study = study_model(model, tokenizer, args.prompt, description)
     write_page(out, study_page([], study), follow=bool(args.out))

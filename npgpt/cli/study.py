@@ -11,8 +11,10 @@ can, so use only files that you trust.
 import signal
 import threading
 import webbrowser
+from pathlib import Path
 
 from npgpt.checkpoints.load import TINY
+from npgpt.checkpoints.run import step_folders
 from npgpt.checks import writable_file
 from npgpt.cli.arguments import add_block_argument
 from npgpt.cli.exercise import own_pairs
@@ -25,7 +27,7 @@ from npgpt.study.page.page import require_extra, study_page
 from npgpt.study.page.server import Server
 from npgpt.study.page.whole_model import MOST_TOKENS, study_model
 
-FILE = "study.html"
+FILE, RUN = "study.html", "out"
 PROMPT = "To be, or not to be, that is the question"
 
 
@@ -33,7 +35,8 @@ def add_arguments(parser):
     parser.add_argument("layer", nargs="?", default="all", metavar="LAYER",
                         help="linear, attention, …, or a file my_layer.py; by default all")
     parser.add_argument("--checkpoint", help="a run, a folder or .safetensors file of a model, or a model of the hub; "
-                                             "by default tiny, which comes with npgpt")
+                                             "by default tiny, which comes with npgpt, or with --open the run in "
+                                             f"{RUN}, if it exists")
     add_block_argument(parser)
     parser.add_argument("--prompt", default=PROMPT,
                         help=f"the text that the model reads, 2 to {MOST_TOKENS} tokens; by default a line of Hamlet")
@@ -49,7 +52,7 @@ def run(args):
         out = writable_file("--out", args.out or FILE)
     elif args.out:
         raise UserError("--open writes no file: use either --open or --out")
-    model, tokenizer, description = chosen_model(args.checkpoint, args.block)
+    model, tokenizer, description = chosen_model(args.checkpoint, args.block, or_run=args.open)
     study = study_model(model, tokenizer, args.prompt, description)         # may fail, so before the layers are checked
     if not args.open:
         return write_page(out, study_page(lessons, study), follow=bool(args.out))
@@ -70,8 +73,10 @@ def write_page(out, page, follow):
     print(f"{out}: {len(page) / 1e6:.2f} MB")
 
 
-def chosen_model(checkpoint, block):
-    """Return a model, its tokenizer, and what the page calls it; by default tiny."""
+def chosen_model(checkpoint, block, or_run):
+    """Return a model, its tokenizer, and what the page calls it; without a checkpoint the run in RUN, or tiny."""
+    if checkpoint is None and or_run and Path(RUN).is_dir() and step_folders(RUN):
+        checkpoint = RUN
     if checkpoint is None:
         # BLAS with two threads takes five times as long for matrices as small as these.
         return *load(TINY, threads=1, block=block), "tiny, which npgpt trained on Shakespeare's plays"
