@@ -159,8 +159,8 @@ class OneOfMany(Trainer):
     def request_stop(self):
         self.signalled = True
 
-    def train_step(self, at=None):
-        record = super().train_step(at)
+    def train_step(self):
+        record = super().train_step()
         if self.step % self.options.log_interval == 0:
             from jax.experimental.multihost_utils import process_allgather
 
@@ -276,8 +276,9 @@ def pretrained_model(args, options, model_fields):
     loaded = load_model(args.init_from, dtype=options.dtype, device=args.device, threads=args.threads,
                         kernels=args.kernels, freeze=args.freeze or (), lora_rank=args.lora, lora_alpha=args.lora_alpha,
                         adapter=args.adapter, block=args.block, **dropouts)
-    for name in [name for name in model_fields if name not in DROPOUTS]:
-        check_same(name, loaded.model.config.used(name), model_fields[name], args.init_from)
+    for name, asked in model_fields.items():
+        if name not in DROPOUTS:
+            check_same(name, loaded.model.config.used(name), asked, args.init_from)
     check_tokenizer(args, loaded.tokenizer, args.init_from)
     return loaded.model, loaded.tokenizer
 
@@ -307,10 +308,10 @@ def resumed_run(args):
         check_same(name, value, asked[name], checkpoint.folder)
     check_tokenizer(args, checkpoint.tokenizer, checkpoint.folder)
     options = dataclasses.replace(saved, **given_fields(args, TRAIN_FIELDS))
-    args.kernels = kernels_of_run(args, state)
+    kernels = kernels_of_run(args, state)
     splits = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     threads = state["threads"] if args.threads is None else args.threads
-    model = GPT(checkpoint.config, None, options.dtype, args.device, threads, args.kernels,
+    model = GPT(checkpoint.config, None, options.dtype, args.device, threads, kernels,
                 freeze=state.get("frozen", ()))
     return Run(model, splits["train"](), splits["val"](), checkpoint.tokenizer, options, state["corpus"]["name"],
                checkpoint)
