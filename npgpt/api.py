@@ -275,10 +275,8 @@ class GPT:
         idx (B, T) integers, T at least 1 -> (B, T + N) int64 array. N is max_new_tokens, or fewer if all rows have
         ended; shorter rows are padded.
         """
-        columns = list(self.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop,
-                                   edit))
-        idx = check_ids(self.config, idx)
-        return np.concatenate([idx, *[column[:, None] for column in columns]], axis=1, dtype=np.int64)
+        columns = self.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop, edit)
+        return np.column_stack([check_ids(self.config, idx), *columns])
 
     def stream(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,

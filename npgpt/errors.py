@@ -23,10 +23,7 @@ def one_line(text, most=1000):
 
     A longer text is cut in the middle: the beginning says what is wrong, the end says what to do.
     """
-    text = str(text)
-    if len(text) > 16 * most:       # do not process megabytes
-        text = f"{text[:8 * most]} {text[-8 * most:]}"
-    line = printable(" ".join(text.split()))
+    line = printable(" ".join(str(text).split()))
     return line if len(line) <= most else f"{line[:most - most // 2 - 3]}...{line[-(most // 2):]}"
 
 

@@ -56,7 +56,6 @@ def read_toml(path):
 
 
 
-
 def parsed(path, kind, parse, data):
     """Return parse(data). Raises UserError, naming the file, if that fails."""
     try:
@@ -138,13 +137,6 @@ def write_atomically(path, data, follow=False):
 def write_json(path, value, indent=None):
     """Replace the content of the file `path` by a value as JSON. As `write_atomically`."""
     write_atomically(path, (json.dumps(value, indent=indent) + "\n").encode())
-
-
-def append(path, data):
-    """Append bytes to a regular file, created if missing. Raises UserError for a link or anything else, OSError."""
-    check_regular(path)
-    with open(path, "ab") as file:
-        file.write(data)
 
 
 def check_regular(path):

@@ -32,7 +32,7 @@ def add_field_arguments(parser, dataclass, title, names):
         options = {"dest": name, "default": argparse.SUPPRESS,
                    "help": text + (f" (default: {default})" if default is not None else "")}
         flag, kind = "--" + name.replace("_", "-"), fields[name].type
-        kind = typing.get_args(kind)[0] if typing.get_args(kind) else kind      # of `int | None`, int
+        kind, *_ = typing.get_args(kind) or [kind]          # of `int | None`, int
         if kind is bool:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
         else:

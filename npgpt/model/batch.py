@@ -52,8 +52,8 @@ def check_mask(config, mask, dtype, B, T):
     right = mask.dtype.kind == "f" and mask.ndim in (2, 4) and (mask < np.inf).all()
     require("mask", mask, right, f"floats ({T}, {T}) or ({B}, 1 or {config.n_head}, {T}, {T}) that are "
             f"added to the scores, such as np.where(seen, 0.0, -np.inf), or ({B}, {T}) of 0 and 1")
-    heads = 1 if mask.ndim == 2 or mask.shape[1] == 1 else config.n_head
-    mask = np.broadcast_to(mask.astype(dtype), (T, T) if mask.ndim == 2 else (B, heads, T, T))
+    shape = (T, T) if mask.ndim == 2 else (B, 1 if mask.shape[1] == 1 else config.n_head, T, T)
+    mask = np.broadcast_to(mask.astype(dtype), shape)
     seen = mask > -np.inf
     blind = ~(seen & np.tri(T, dtype=bool) if config.causal else seen).any(axis=-1, keepdims=True)      # (..., T, 1)
     # A position that sees nothing sees itself: its softmax would be 0 / 0.

@@ -262,7 +262,7 @@ def read_block(source):
 def block_of(functions, path=None):
     """Return the `Block` of three functions. path: of the file that was given."""
     texts = {}
-    for file in [*([path] if path else []), *(each.__code__.co_filename for each in functions)]:
+    for file in filter(None, [path, *(each.__code__.co_filename for each in functions)]):
         linecache.checkcache(file)          # the text of a file, or of a notebook's cell
         texts[file] = "".join(linecache.getlines(file))
     own = [text for file, text in texts.items() if file != transformer.__file__ or len(texts) == 1]    # npgpt changes

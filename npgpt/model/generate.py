@@ -25,7 +25,7 @@ def stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eo
             done |= token == eos_token_id
         if stop:
             new = np.concatenate([new, token[:, None]], axis=1)
-            done |= [ended or stops(row) for ended, row in zip(done, new, strict=True)]
+            done |= [stops(row) for row in new]
         yield token
         if done.all():
             return

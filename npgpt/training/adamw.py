@@ -80,7 +80,7 @@ class AdamW:
         checkpoint.restore_into(self.params, self.m, self.v)
         self.t = checkpoint.state["step"]
 
-    def _next(self, max_norm=None, lr=None):
+    def _next(self, max_norm, lr):
         """Return the `AdamWStep` to take now. Raises UserError if lr or max_norm is out of range."""
         lr = self.lr if lr is None else lr
         check_real("lr", lr)

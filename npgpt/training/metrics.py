@@ -5,14 +5,17 @@ import os
 from pathlib import Path
 
 from npgpt.checks import is_real
-from npgpt.files import append, open_regular, write_atomically
+from npgpt.files import check_regular, open_regular, write_atomically
 
 METRICS_FILE = "metrics.jsonl"
 
 
 def append_metrics(out_dir: str | os.PathLike, record: dict) -> None:
     """Append one record, a dict with a "step". Raises UserError if the file is not a regular one, OSError."""
-    append(Path(out_dir) / METRICS_FILE, (json.dumps(record) + "\n").encode())
+    path = Path(out_dir) / METRICS_FILE
+    check_regular(path)
+    with open(path, "ab") as file:
+        file.write((json.dumps(record) + "\n").encode())
 
 
 def read_metrics(out_dir: str | os.PathLike) -> list[dict]:

@@ -56,8 +56,9 @@ class TrainOptions:
                     "log_interval", "learning_rate", "eps")
         for field in dataclasses.fields(self):
             name, value = field.name, getattr(self, field.name)
-            if field.type is int or field.type == int | None and value is not None:
-                check_whole(name, value, int(name in positive), MOST_SEED if name == "seed" else MOST)
+            if field.type in (int, int | None):
+                most = MOST_SEED if name == "seed" else MOST
+                check_whole(name, value, int(name in positive), most, or_none=field.type != int)
             elif field.type is float:
                 check_real(name, value, below=1.0 if name.startswith(("beta", "val_")) else math.inf,
                            above=0.0 if name in positive else -math.inf)

@@ -176,7 +176,7 @@ def matched_by_value(known, record, tolerance):
     return found
 
 
-def gradient_line(source, record, name, true, gradient, results=()):
+def gradient_line(source, record, name, true, gradient, results):
     """Return the line of a backward that computes the gradient of an input: the last one that assigns or fills it.
 
     If the array was right there, but is wrong in the result, return the line that puts it into the tree, or the last

@@ -15,7 +15,6 @@ from npgpt.engine.watch import watched
 from npgpt.study.gradcheck.digits import exactly, mp_context, wide
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import Recorded, is_exact, is_floating
-from npgpt.study.lessons.lesson import Lesson
 
 STEP = 2e-4         # of the differences: errors of order STEP^4 and 1e-16 / STEP, below 1e-10
 ROUNDING = 1e-10    # of the differences: a smaller gradient is zero
@@ -49,7 +48,6 @@ class Along:
 class Truth:
     """A lesson's true gradients: of the forward's variables in order, None for constants, and of the inputs by name."""
 
-    lesson: Lesson
     variables: list[Variable]
     gradients: list[np.ndarray | Along | None]
     inputs: dict[str, np.ndarray | Along]
@@ -75,7 +73,7 @@ def truth(lesson):
     dy = upstream(lesson, y)
     gradients = [None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables]
     inputs = {name: input_gradient(lesson, name, dy) for name in lesson.inputs}
-    return Truth(lesson, variables, gradients, inputs, dy, cache)
+    return Truth(variables, gradients, inputs, dy, cache)
 
 
 def upstream(lesson, y, seed=0):
@@ -149,7 +147,7 @@ def input_gradient(lesson, name, dy, at=None):
     return differences(output, lesson.inputs[name], at)
 
 
-def differences(output, value, at=None):
+def differences(output, value, at):
     """Measure the gradient of output(change) at 0: all entries, or that at an index; in float64 to fourth order."""
     if is_exact(value):
         direction, step = wide(np.random.default_rng(8).standard_normal(np.shape(value))), mp_context().mpf(SMALL_STEP)

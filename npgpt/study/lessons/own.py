@@ -32,17 +32,16 @@ SHAPE = re.compile(r"((?:\w+\s*)*)(?::\s*(constant|(-?\w+|-?\d+\.\d+)\.\.(-?\w+|
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair(Lesson):
-    """A user's pair. shapes: as in `LESSON`; values: the other constants; order: of the results; file: or None."""
+    """A user's pair. shapes: as in `LESSON`; values: the other constants; results: in order; file: or None."""
 
     values: dict = dataclasses.field(default_factory=dict)
-    order: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
     file: Path | None = None
 
     is_own = True
     is_one_function = property(lambda self: self.forward is self.backward)
     key = property(lambda self: f"{self.file}:{self.name}")
     derivation = property(lambda self: self.file.with_suffix(".md"))
-    results = property(lambda self: self.order)
 
     def sizes_at(self, setting):
         letters = dict.fromkeys(letter for spec in self.shapes.values() for each in parts(spec)[0].split()
@@ -117,7 +116,7 @@ def pair_of(forward, backward, floating, **fields):
     items = getattr(returns[-1], "elts", returns[-1:])[forward is backward:] if returns else []
     named = [each.id[1:] for each in items if isinstance(each, ast.Name)]
     return Pair(forward.__name__.removesuffix("_forward"), forward, backward,
-                order=tuple(named if sorted(named) == sorted(floating) else floating), **fields)
+                results=tuple(named if sorted(named) == sorted(floating) else floating), **fields)
 
 
 @functools.lru_cache

@@ -24,11 +24,6 @@ def known_truth(key):
     return truth(lesson_named(key))
 
 
-def gradients_of(lesson, dy, cache, backward=None):
-    """Return {"dx": …} of a lesson's backward, which may write to its arguments if it is one's own."""
-    return lesson.run_backward(*map_arrays(np.copy, (dy, cache)), backward)
-
-
 def traced_pass(lesson, known, lines):
     """Return the `Assignment`s of a forward and backward, also of inputs and results that no statement assigns."""
     def is_shown(value):        # an array or a number, but no switch
@@ -36,7 +31,8 @@ def traced_pass(lesson, known, lines):
 
     forward, backward = (Recorded(each, is_shown) for each in (lesson.forward, lesson.backward))
     _, cache = lesson.run_forward(lesson.inputs, forward.function)
-    result = gradients_of(lesson, known.dy, cache, backward.function)
+    dy, cache = map_arrays(np.copy, (known.dy, cache))      # one's own backward may write to them
+    result = lesson.run_backward(dy, cache, backward.function)
     record = forward.record + backward.record
 
     def add(function, line, name, value):
