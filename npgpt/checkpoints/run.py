@@ -33,7 +33,6 @@ from npgpt.errors import UserError
 from npgpt.files import check_regular, digest, is_folder, publish, read_json, write_json
 from npgpt.model.block import Block
 from npgpt.model.config import GPTConfig
-from npgpt.model.parameters import Parameters
 
 FORMAT = 1      # of state.json; increased if an old version could misread a new file
 FILES = {"model.safetensors", "optimizer.safetensors", "config.json", TOKENIZER_FILE, "state.json"}
@@ -46,17 +45,12 @@ DAMAGED = "the checkpoint is damaged or was edited; delete this folder to contin
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose small files have been read; `restore_into` reads the tensors."""
+    """A checkpoint whose small files have been read; `AdamW.restore` reads the tensors."""
 
     folder: Path
     config: GPTConfig
     state: dict
     tokenizer: Tokenizer
-
-    def restore_into(self, params: Parameters, m: Parameters, v: Parameters) -> None:
-        """Fill parameters and AdamW's moments of the same config. Raises UserError if a file does not fit."""
-        read_tensors(self.folder / "model.safetensors", {"": params})
-        read_tensors(self.folder / "optimizer.safetensors", {"m.": m, "v.": v})
 
 
 @contextlib.contextmanager

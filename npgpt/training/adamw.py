@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from npgpt.checkpoints.run import read_tensors
 from npgpt.checks import check_choice, check_real, require
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.reference import ReferenceEngine
@@ -76,8 +77,12 @@ class AdamW:
         return loss, norm
 
     def restore(self, checkpoint) -> None:
-        """Continue from the parameters, the moments and the step of a `Checkpoint`."""
-        checkpoint.restore_into(self.params, self.m, self.v)
+        """Continue from the parameters, the moments and the step of a `Checkpoint`.
+
+        Raises UserError if a file does not fit.
+        """
+        read_tensors(checkpoint.folder / "model.safetensors", {"": self.params})
+        read_tensors(checkpoint.folder / "optimizer.safetensors", {"m.": self.m, "v.": self.v})
         self.t = checkpoint.state["step"]
 
     def _next(self, max_norm, lr):

@@ -37,6 +37,6 @@ def read_record(line):
 def drop_metrics_after(out_dir: str | os.PathLike, step: int) -> None:
     """Delete the records after a step, because the resumed run repeats them; -1: all. Raises as `append_metrics`."""
     path = Path(out_dir) / METRICS_FILE
-    records = read_metrics(out_dir) if step >= 0 and path.is_file() else []
+    records = read_metrics(out_dir) if path.is_file() else []
     kept = [json.dumps(record) + "\n" for record in records if record["step"] <= step]
     write_atomically(path, "".join(kept).encode())

@@ -88,7 +88,7 @@ def studied_layer(lesson, long_way=None):
     return {"name": name, "title": title, "exercise": exercise, "file": file,
             "verdict": verdict, "right": not wrong, "rows": rows_of(lesson, forward, backward, checks),
             "introduction": introduction, "sections": sections, "lines": lines, "checks": checks,
-            "data": data}
+            "entries": entries, "data": data}
 
 
 def code_units(source, side, entries=None, notes=None, typed=()):
