@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import errno
 import hashlib
 import io
 import json
@@ -112,8 +111,6 @@ def atomic_writer(path, follow=False):
     to the target of a link, or into a device or a pipe. Raises OSError, also if `path` is a folder.
     """
     path = Path(path)
-    if is_folder(path) or follow and path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "a folder is there, move it away", str(path))
     if follow and path.exists() and not path.is_file():
         with open(path, "wb") as file:
             yield file

@@ -11,7 +11,6 @@ can, so use only files that you trust.
 import signal
 import threading
 import webbrowser
-from pathlib import Path
 
 from npgpt.checkpoints.load import TINY
 from npgpt.checkpoints.run import step_folders
@@ -75,7 +74,7 @@ def write_page(out, page, follow):
 
 def chosen_model(checkpoint, block, or_run):
     """Return a model, its tokenizer, and what the page calls it; without a checkpoint the run in RUN, or tiny."""
-    if checkpoint is None and or_run and Path(RUN).is_dir() and step_folders(RUN):
+    if checkpoint is None and or_run and step_folders(RUN):
         checkpoint = RUN
     if checkpoint is None:
         # BLAS with two threads takes five times as long for matrices as small as these.

@@ -81,7 +81,8 @@ class GPTConfig:
             check_whole(name, getattr(self, name), or_none=True)
         for field in dataclasses.fields(self):
             if field.type in (bool, bool | None):
-                require(field.name, self.used(field.name), isinstance(self.used(field.name), bool), "true or false")
+                value = self.used(field.name)
+                require(field.name, value, isinstance(value, bool), "true or false")
         for name in ("dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "mlp_pdrop"):
             check_real(name, self.used(name), below=1.0)
         check_real("layer_norm_epsilon", self.layer_norm_epsilon, above=0.0, below=1.0)
