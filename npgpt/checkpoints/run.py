@@ -178,8 +178,8 @@ def read_tensors(path, targets):
 
 def step_folders(out_dir: str | Path, pattern: re.Pattern = STEP_FOLDER) -> list[Path]:
     """Return the checkpoints of a run, oldest first. A folder without state.json is not a checkpoint."""
-    folders = [path for path in Path(out_dir).glob("*") if pattern.fullmatch(path.name)]
-    return sorted((folder for folder in folders if (folder / "state.json").exists()), key=step_of)
+    return sorted((path for path in Path(out_dir).glob("*")
+                   if pattern.fullmatch(path.name) and (path / "state.json").exists()), key=step_of)
 
 
 def checkpoints(out_dir: str | Path) -> list[Path]:

@@ -69,12 +69,13 @@ def check_tensors(shapes, stored, path):
 
     shapes: name -> the right shape. stored: name -> (a `TensorFile`, the name there).
     """
-    complaints = [f"{name} is missing" for name in shapes if name not in stored]
-    complaints += [f"{name} is extra" for name in stored if name not in shapes]
-    for name in [name for name in shapes if name in stored]:     # in order: the message is the same each time
-        file, stored_name = stored[name]
-        if file.shapes[stored_name] != shapes[name]:
-            complaints.append(f"{name} has the shape {file.shapes[stored_name]} instead of {shapes[name]}")
+    complaints = [f"{name} is extra" for name in stored if name not in shapes]
+    for name, shape in shapes.items():
+        file, stored_name = stored.get(name, (None, name))
+        if file is None:
+            complaints.append(f"{name} is missing")
+        elif file.shapes[stored_name] != shape:
+            complaints.append(f"{name} has the shape {file.shapes[stored_name]} instead of {shape}")
         elif file.dtype(stored_name) not in DTYPES:
             complaints.append(f"{name} is stored as {file.dtype(stored_name)}, not as floats of 16 to 64 bits")
     if complaints:

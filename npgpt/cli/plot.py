@@ -9,6 +9,10 @@ from npgpt.errors import UserError, one_line
 from npgpt.files import write_atomically
 from npgpt.training.metrics import read_metrics
 
+STYLES = {"loss": {"label": "batch", "color": "0.75", "linewidth": 1},
+          "train_loss": {"label": "train", "marker": "."},
+          "val_loss": {"label": "validation", "marker": "."}}
+
 
 def add_arguments(parser):
     parser.add_argument("run", nargs="?", default="out", help="the folder of a run; by default out")
@@ -45,14 +49,12 @@ def save_picture(run, out=None):
 
 def draw_losses(figure, records, title):
     """Draw the losses of batches and evaluations."""
-    steps = [record for record in records if "loss" in record]
     axes = figure.add_subplot()
-    axes.plot([r["step"] for r in steps], [r["loss"] for r in steps], color="0.75", linewidth=1, label="batch")
-    for key, label in (("train_loss", "train"), ("val_loss", "validation")):
-        evaluations = [record for record in records if key in record]
-        axes.plot([r["step"] for r in evaluations], [r[key] for r in evaluations], marker=".", label=label)
-    if evaluations:
-        best = min(evaluations, key=lambda record: record["val_loss"])
+    for key, style in STYLES.items():
+        found = [record for record in records if key in record]
+        axes.plot([r["step"] for r in found], [r[key] for r in found], **style)
+    if found:
+        best = min(found, key=lambda record: record["val_loss"])
         axes.annotate(f"best {best['val_loss']:.4f}", (best["step"], best["val_loss"]), textcoords="offset points",
                       xytext=(0, 12), ha="right")
     axes.set(xlabel="step", ylabel="loss (nats per token)")

@@ -121,10 +121,10 @@ def train(args, backwards=None):
     with contextlib.ExitStack() as stack:
         if args.resume:
             find_checkpoint(args.out_dir)       # raises before a folder that is not a run gets a lock
-        if args.resume and is_first():
-            stack.enter_context(locked(args.out_dir))
-            tidy(args.out_dir)
-        if not args.resume and is_first():
+            if is_first():
+                stack.enter_context(locked(args.out_dir))
+                tidy(args.out_dir)
+        elif is_first():
             check_out_dir(args)
         trainer = trainer_of(plan(args), args, backwards)
         if not args.resume and is_first():
@@ -181,11 +181,12 @@ def trainer_of(run, args, backwards):
                            run.tokenizer, run.corpus_name, on_evaluation=print_line)
     if run.checkpoint:
         trainer.restore(run.checkpoint)
-    if run.checkpoint and is_first():
-        if find_checkpoint(args.out_dir, "best").name == f"step-{trainer.best_step:08d}":
-            keep_only(args.out_dir, {trainer.step, trainer.best_step})  # after a kill between a save and its clean-up
-        drop_metrics_after(args.out_dir, trainer.step)
-        print(f"resuming {run.checkpoint.folder} at step {trainer.step}")
+        if is_first():
+            if find_checkpoint(args.out_dir, "best").name == f"step-{trainer.best_step:08d}":
+                # after a kill between a save and its clean-up
+                keep_only(args.out_dir, {trainer.step, trainer.best_step})
+            drop_metrics_after(args.out_dir, trainer.step)
+            print(f"resuming {run.checkpoint.folder} at step {trainer.step}")
     return trainer
 
 
