@@ -37,7 +37,7 @@ HARMLESS = {
 }
 
 
-def read_config(path: str | Path, block: Block | None = None) -> GPTConfig:
+def read_config(path: Path, block: Block | None = None) -> GPTConfig:
     """Return the GPTConfig in a config.json. Raises UserError if it describes another model, or unsupported options."""
     try:
         return config_from_fields(read_json(path), block)

@@ -34,13 +34,12 @@ def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> 
     return hub.fetch_model(str(name_or_path), revision)
 
 
-def open_model(path: str | Path, block: Block | None = None) -> tuple[GPTConfig, Callable[[Parameters], None]]:
+def open_model(path: Path, block: Block | None = None) -> tuple[GPTConfig, Callable[[Parameters], None]]:
     """Return (GPTConfig, fill) for a folder or .safetensors file; fill(params) fills a `Parameters` of that config.
 
     Everything is checked before anything large is allocated. Raises UserError for a config that npgpt does not support,
     a damaged file, and tensors that are missing, extra, or of the wrong shape or type.
     """
-    path = Path(path)
     folder, files = (path.parent, [path]) if path.suffix == ".safetensors" else (path, weight_files(path))
     config = read_config(folder / "config.json", block)
     stored = {}             # our name -> (file, its name there)

@@ -70,14 +70,14 @@ def locked(out_dir: str | Path):
         yield
 
 
-def save_checkpoint(out_dir: str | Path, step: int, model, optimizer, tokenizer: Tokenizer, state: dict,
+def save_checkpoint(out_dir: Path, step: int, model, optimizer, tokenizer: Tokenizer, state: dict,
                     replace: bool = False) -> None:
     """Write out_dir/step-<step>, then delete the other checkpoints except the one of state["best_step"].
 
     replace: the existing checkpoints belong to another run, and this run replaces them. Raises UserError if the disk
     is full or cannot be written; the earlier checkpoints are intact.
     """
-    out_dir, mark = Path(out_dir), secrets.token_hex(4)
+    mark = secrets.token_hex(4)
     unfinished = out_dir / f".saving-{mark}"
     folder = out_dir / f"step-{step:08d}"
     try:
@@ -125,9 +125,8 @@ def find_checkpoint(path: str | Path, which: str = "latest") -> Path:
     return folders[-1]
 
 
-def read_checkpoint(folder: str | Path, block: Block | None = None) -> Checkpoint:
+def read_checkpoint(folder: Path, block: Block | None = None) -> Checkpoint:
     """Open the checkpoint in a folder. Raises UserError if a file is not the one that was saved, or `block` differs."""
-    folder = Path(folder)
     state = read_state(folder)
     if STEP_FOLDER.fullmatch(folder.name) and step_of(folder) != state["step"]:
         raise UserError(f"{folder / 'state.json'} is of step {state['step']}: {DAMAGED}")
@@ -142,9 +141,9 @@ def read_checkpoint(folder: str | Path, block: Block | None = None) -> Checkpoin
     return Checkpoint(folder, config, state, load_tokenizer(folder / TOKENIZER_FILE))
 
 
-def read_state(folder: str | Path) -> dict:
+def read_state(folder: Path) -> dict:
     """Return the dict in state.json of a checkpoint. Raises UserError if a field but one of "options" is wrong."""
-    path = Path(folder) / "state.json"
+    path = folder / "state.json"
     try:
         state = read_json(path)
     except (OSError, UserError) as error:

@@ -102,13 +102,12 @@ def write_token_files(folder: Path, train: np.ndarray | Documents, val: np.ndarr
         write_json(folder / SETTINGS_FILE, {"pad_token_id": train.pad_token_id})
 
 
-def load_token_files(folder: str | Path) -> list:
+def load_token_files(folder: Path) -> list:
     """Return train.bin and val.bin of `folder`, `TokenFile`s, or `Documents` if the folder has indexes of documents.
 
     The second is None if val.bin is empty. Raises UserError as `TokenFile` does, and if an index is missing or does not
     fit its tokens.
     """
-    folder = Path(folder)
     val = folder / "val.bin"
     names = SPLITS[:1] if val.is_file() and val.stat().st_size == 0 else SPLITS
     splits = [TokenFile(folder / f"{split}.bin") for split in names]

@@ -107,7 +107,6 @@ def traced_forward(lesson):
     lesson.run_forward(moved, other.function)
     left_out = {*source.filled}
     if lesson.is_one_function:          # it computes the gradients, too
-        left_out |= {f"d{name}" for name in lesson.inputs}
         left_out |= {f"d{each.name}" for each in forward.record}
     variables = []
     for number, (each, changed) in enumerate(zip(forward.record, other.record, strict=True)):

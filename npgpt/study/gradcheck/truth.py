@@ -53,7 +53,8 @@ class Case:
             if each.name in self.lesson.skipped:
                 with np.errstate(invalid="ignore"):         # the variance of one channel is 0, and a step below is NaN
                     measured = intermediate_gradient(self.lesson, each, self.dy)
-                gradients |= {f"d{each.name}": [measured]} if np.isfinite(measured).all() else {}
+                if np.isfinite(measured).all():
+                    gradients[f"d{each.name}"] = [measured]
         return gradients, helpers
 
     forward = property(lambda self: self.lesson.forward)
