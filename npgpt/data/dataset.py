@@ -102,7 +102,7 @@ def concatenate_splits(train: Tokens, val: Tokens | None) -> Tokens:
     if val is None:
         return train
     tokens = np.concatenate([train[:], val[:]])
-    if not isinstance(train, Documents):
+    if not isinstance(train, Documents) or not isinstance(val, Documents):
         return tokens
     return Documents(tokens, np.concatenate([train.starts, len(train) + val.starts]), None, train.pad_token_id)
 

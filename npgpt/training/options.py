@@ -58,7 +58,7 @@ class TrainOptions:
             name, value = field.name, getattr(self, field.name)
             if field.type in (int, int | None):
                 most = MOST_SEED if name == "seed" else MOST
-                check_whole(name, value, int(name in positive), most, or_none=field.type != int)
+                check_whole(name, value, int(name in positive), most, or_none=field.type is not int)
             elif field.type is float:
                 check_real(name, value, below=1.0 if name.startswith(("beta", "val_")) else math.inf,
                            above=0.0 if name in positive else -math.inf)

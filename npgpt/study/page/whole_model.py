@@ -23,7 +23,8 @@ def study_model(model, tokenizer, prompt, description):
     losses: of the tokens from the second on; stages: the boxes of the map, in the forward's order; pulls, flow: for the
     first losses, the norms of their gradients with respect to the embedding of each earlier token, and to the output of
     each stage; norms: of the mean loss's gradient with respect to each embedding; next: the likeliest tokens after the
-    text; lens: a `logit_lens` for each block, and the last; left_out: sentences about what the page does not show.
+    text; maps: (layer, head, base64) of the attention weights; lens: a `logit_lens` for each block, and the last;
+    left_out: sentences about what the page does not show.
 
     Raises UserError if the text cannot be encoded or has too few or too many tokens, or if the loss is not finite.
     """
@@ -43,7 +44,8 @@ def study_model(model, tokenizer, prompt, description):
     norms = np.linalg.norm(activations.grads["embedding.x"][0], axis=-1)
     last = activations["ln_f.x" if model.config.final_layer_norm else "head.x"][0]
     streams = [*(in_block(activations, i, "x") for i in blocks), last]
-    maps = attention_maps([in_block(activations, i, "att") for i in blocks])
+    maps = [(i, j, base64.b64encode(np.rint(255.0 * head).astype(np.uint8).tobytes()).decode())
+            for i in blocks for j, head in enumerate(in_block(activations, i, "att"))]
     outputs = box_outputs(model.config, activations.grads)
     pulls, flow = token_gradients(model, idx, targets, [*outputs.values()], left_out)
     probs = softmax(model.forward(ids[None])[0][0, -1].astype(np.float64))
@@ -79,12 +81,6 @@ def shown(tokenizer, token):
     """Return the text of a token, with visible spaces, line breaks, unprintable characters and parts of characters."""
     text = tokenizer.decode_bytes([token]).decode("utf-8", "backslashreplace")      # such as \xc3, the first half of é
     return printable(text.replace(" ", "·").replace("\n", "⏎"))
-
-
-def attention_maps(weights):
-    """Return (layer, head, base64) of the attention weights, one array (H, T, T) per layer; see `study_model`."""
-    return [(i, j, base64.b64encode(np.rint(255.0 * head).astype(np.uint8).tobytes()).decode())
-            for i, heads in enumerate(weights) for j, head in enumerate(heads)]
 
 
 def logit_lens(model, tokenizer, x, targets):
