@@ -63,8 +63,7 @@ class Steps:
         self.sources = {"f": read_source(lesson.forward), "b": read_source(lesson.backward)}
         forward, record = self.sources["f"], traced_pass(lesson, known, lines)
         names = {each.name for each in record}
-        self.parts = {f"f{line}": parts for line, parts in parts_of(lesson.forward, names).items()}
-        self.parts |= {f"b{line}": parts for line, parts in parts_of(lesson.backward, names).items()}
+        self.parts = parts_of("f", lesson.forward, names) | parts_of("b", lesson.backward, names)
         self.steps, self.arrays = [], []
         seen = {}                       # type, shape and bytes of an array -> its index
         now = {"f": {}, "b": {}}        # name -> the index of its array
@@ -95,8 +94,8 @@ class Steps:
         return f"{side}{statement.first if statement else line}"
 
 
-def parts_of(function, names):
-    """Map the first line of each statement, and of the `def`, to its code in parts, for an equation of pictures.
+def parts_of(side, function, names):
+    """Map the page's name for each statement, and for the `def`, to its code in parts, for an equation of pictures.
 
     A part is a text, or one of the names: [name, whether the line assigns it], or ["kept", False, "kept.T"] for
     `kept.swapaxes(-1, -2)`.
@@ -117,7 +116,7 @@ def parts_of(function, names):
                 parts.append(code[end:match.start()])
                 parts.append([name, made, f"{name}.T"] if flipped else [name, made])
                 end = match.end()
-        found[node.lineno] = [part for part in [*parts, code[end:]] if part]
+        found[f"{side}{node.lineno}"] = [part for part in [*parts, code[end:]] if part]
     return found
 
 
