@@ -99,7 +99,6 @@ class HFTokenizer(Tokenizer):
         encoding.truncate(length - special)
         return self._library.post_process(encoding).ids
 
-
     @one_line_errors()
     def decode(self, ids):
         return self._library.decode(self._checked(ids).tolist(), skip_special_tokens=False)

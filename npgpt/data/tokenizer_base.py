@@ -21,8 +21,6 @@ class Tokenizer:
     eos_token_id: int | None = None     # the id that ends a document, if there is one
     pad_token_id: int | None = None     # the id that pads a batch, if there is one
 
-
-
     def decode(self, ids: ArrayLike) -> str:
         """Return the text (str) of 1-D token ids; bytes that are not UTF-8 become U+FFFD. Raises as decode_bytes."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
