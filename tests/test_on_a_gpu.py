@@ -239,7 +239,7 @@ def test_the_command_line(train, npgpt):
     """Train, sample and evaluate on the GPU; continue on the CPU in float32, but not as another kind of parameters."""
     gpu = ["--device", "gpu"]
     code, out, _ = train(*gpu, "--dtype", "tf32", "--max-iters", 3)
-    assert code == 0 and "by CuPy" in out and "--kernels xla" in out
+    assert code == 0 and "by CuPy" in out
     assert npgpt("sample", "out", *gpu, "--max-new-tokens", 5)[0] == 0
     code, out, _ = npgpt("eval", "out", *gpu)
     assert code == 0 and "perplexity" in out
