@@ -1,7 +1,6 @@
 """Compile lines of a function that treat all rows alike as loops; NumPy runs the others."""
 
 import ast
-import copy
 import functools
 import inspect
 import itertools
@@ -40,7 +39,7 @@ def compile_lines(function, donated=()):
                 driver, code = driver_of(function, donated, helpers), function.__code__
         return driver(*arguments, **named)
 
-    call.segments = lambda: getattr(driver, "segments", [])
+
     return call
 
 
@@ -54,23 +53,8 @@ def helpers_of(function):
     return found
 
 
-def without_values(arguments):
-    """Return a function's arguments without annotations, and with None as each default.
-
-    Python has evaluated them already, perhaps with names that are not there any more.
-    """
-    arguments = copy.deepcopy(arguments)
-    for each in ast.walk(arguments):
-        if isinstance(each, ast.arg):
-            each.annotation = None
-    none = ast.Constant(None)
-    arguments.defaults = [none] * len(arguments.defaults)
-    arguments.kw_defaults = [each and none for each in arguments.kw_defaults]
-    return arguments
-
-
 def driver_of(function, donated, helpers):
-    """Return the function with segments; its `segments` are these and the other lines."""
+    """Return the function with segments."""
     code, module, tree = function.__code__, function.__globals__, tree_of(function.__code__)
     if tree is None or not isinstance(function, FunctionType) or not can_move(tree, code, module):
         return function
@@ -109,8 +93,10 @@ def driver_of(function, donated, helpers):
         return function
     never = ast.parse(f"if False:\n    {' = '.join([*code.co_varnames, 'None'])}").body
     # A name whose value nobody needs is not assigned any more; `never` keeps it the function's own.
-    driver = ast.FunctionDef(tree.name, without_values(tree.args), [*never, *body], [])
+    # Python has evaluated the defaults already, perhaps with names that are not there any more.
+    bare = {"defaults": [], "kw_defaults": [None] * len(tree.args.kwonlyargs)}
+    arguments = ast.arguments(**vars(tree.args) | bare)
+    driver = ast.FunctionDef(tree.name, arguments, [*never, *body], [])
     driver = with_names(driver, module, names, code.co_filename)
     driver.__defaults__, driver.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-    driver.segments = parts
     return driver

@@ -1,5 +1,7 @@
 """The statements of a function: which may be in a loop, what they read and write, and new ones."""
 
+import __future__
+
 import ast
 import inspect
 import itertools
@@ -119,6 +121,6 @@ def with_names(tree, module, more, file):
     arguments = ast.arguments([], [ast.arg(name) for name in more], None, [], [], None, [])
     body = [tree, ast.Return(ast.Name(tree.name, ast.Load()))]
     outer = ast.Module([ast.FunctionDef("outer", arguments, body, [])], [])
-    found = {}
-    exec(compile(ast.fix_missing_locations(outer), file, "exec"), module, found)
+    found, flag = {}, __future__.annotations.compiler_flag      # annotations are not evaluated
+    exec(compile(ast.fix_missing_locations(outer), file, "exec", flag), module, found)
     return found["outer"](**more)

@@ -4,9 +4,8 @@ The lines run with `Traced` objects instead of arrays, as in JAX. A row lies alo
 value varies over the rows, over the columns, over both, or is a number. A mean, sum or maximum
 along a row is known after a pass over its columns. So each value belongs to a pass, its `stage`.
 
-A traced value decides nothing: Python cannot ask for its truth, length or integer. What a line
-needs to decide, it gets as Python's own value (see `Trace`), or NumPy runs it. What is computed
-from numbers alone, Python computes.
+A traced value decides nothing: Python cannot ask for its truth, length or integer, and NumPy runs
+a line that does. What is computed from numbers alone, Python computes.
 """
 
 import ast
@@ -38,12 +37,6 @@ TEMPLATES = {
     np.sqrt: "np.sqrt({})",
     np.log: "np.log({})",
     erf: "erf({})",
-    np.less: "({} < {})",
-    np.less_equal: "({} <= {})",
-    np.greater: "({} > {})",
-    np.greater_equal: "({} >= {})",
-    np.equal: "({} == {})",
-    np.not_equal: "({} != {})",
 }
 REDUCTIONS = {np.sum: "sum", np.mean: "mean", np.max: "max"}
 KNOWN = {
@@ -244,11 +237,10 @@ class Trace:
     """The graph of the lines so far. values: name -> value of an argument; module: the lines'
     global names.
 
-    deciding: names whose integers are Python's own values, because a condition reads them. Raises
-    UnfitError if no value is an array of floats.
+    Raises UnfitError if no value is an array of floats.
     """
 
-    def __init__(self, values, module, deciding=()):
+    def __init__(self, values, module):
         floats = [
             each
             for each in values.values()
@@ -261,18 +253,17 @@ class Trace:
             raise UnfitError
         lead = max(floats, key=lambda each: (each.size, each.ndim))  # the loop is over its rows
         self.shape, self.dtype, self.module, self.values = lead.shape, lead.dtype, module, values
-        self.names = {name: self.argument(name, value, deciding) for name, value in values.items()}
+        self.names = {name: self.argument(name, value) for name, value in values.items()}
         self.cells = [
             value for value in self.names.values() if isinstance(value, Traced) and value.node
         ]
         self.given = {value.node: value.home for value in self.cells}
 
-    def argument(self, name, value, deciding):
+    def argument(self, name, value):
         """Return the `Traced` of an array or a number; what the key of the loop holds is returned
         as it is.
         """
-        exact = type(value) is int and name in deciding
-        if exact or is_constant(value) and not is_number(value):
+        if is_constant(value) and not is_number(value):
             return value
         if is_number(value):
             return Number(self, Node(0, False, name=name), value, name)
@@ -323,7 +314,6 @@ class Trace:
             template,
             nodes,
             max(each.stage for each in nodes),
-            "b" if like.dtype == bool else "f",
         )
         of_all_rows = [
             each for each in operands if isinstance(each, Traced) and each.node.rows == FULL
@@ -332,7 +322,7 @@ class Trace:
         flat = any(each.is_flat for each in of_all_rows)
         if (
             node.is_number
-            or like.dtype not in (self.dtype, bool)
+            or like.dtype != self.dtype
             or shapes
             and shapes != {like.ndim}
             or flat

@@ -7,7 +7,7 @@ The variable of a user's name `x` is `x_` here, and what the loop derives from i
 `x_row` or `x_c`. No name of the loop's own ends with "_", so none is a user's.
 """
 
-import ast
+import collections
 import itertools
 
 from npgpt.engine.loops.statements import in_user
@@ -28,7 +28,6 @@ ALONG = {
     "mean": ("0", "add"),
     "max": ("-np.inf", "maximum"),
 }
-FOREVER = 1 << 30
 
 
 class Loop:
@@ -58,6 +57,11 @@ class Loop:
         others = {*self.given, *self.homes.values()}
         rows = [node for node in self.ends if node.rows and node.columns]
         self.new = [node for node in rows if node not in others]
+        self.costs = {}         # how many operations it takes to recompute a value
+        for node in self.nodes:
+            own = COSTS.get(node.template, bool(node.arguments))
+            before = sum(self.costs.get(each, 0) for each in node.arguments)
+            self.costs[node] = 0 if node in self.given else min(99, before + own)
         self.choose_stored()
         self.name_nodes()
         self.choose_arrays()
@@ -91,52 +95,26 @@ class Loop:
 
     def choose_stored(self):
         """Choose which values are stored, for passes after their own. Results always are."""
-        results = {*self.new, *self.homes.values()}
-        self.stored, self.costs, before = {*results}, {}, None
-        while before != self.stored:  # what is stored is not recomputed, so fewer values are read
-            before = {*self.stored}
-            self.look_at_reads(may_store=True)
-        while unread := self.stored - results - {*self.last_read}:
-            self.stored -= unread
-            self.look_at_reads(may_store=False)
-
-    def look_at_reads(self, may_store):
-        """Find the last pass that reads the row of each array and each stored value."""
-        self.last_read, self.seen = {}, set()
-        for stage in self.passes:
-            for node in self.nodes:
-                if node.reduction and node.stage - (node.reduction in ALONG) == stage:
-                    store = may_store and node.reduction != "take"
-                    self.read_column(node.arguments[0], stage, store)
-                if node in self.stored and node.stage == stage:
-                    for each in node.arguments:
-                        self.read_column(each, stage, may_store)
-
-    def read_column(self, node, stage, may_store):
-        """Note what a pass reads to have the value of a node in a column."""
-        if not node.columns or (node, stage) in self.seen:
-            return
-        self.seen.add((node, stage))
-        if may_store and node not in self.given and node.stage < stage and self.cost(node) > CHEAP:
-            self.stored.add(node)
-        if node in self.given or node in self.stored and node.stage < stage:
-            self.last_read[node] = stage
-        else:
+        self.stored = {*self.new, *self.homes.values()}
+        self.last_read = {}     # of each array and each stored value: the last pass that reads it
+        passes = collections.defaultdict(set)       # that need the value of a node in a column
+        for node in reversed(self.nodes):
+            needed = passes[node]
+            last = max(needed, default=-1)
+            if last > node.stage and node not in self.given and self.costs[node] > CHEAP:
+                self.stored.add(node)
+            if needed and node in self.given or node in self.stored and last > node.stage:
+                self.last_read[node] = last
+            if node in self.stored:
+                needed = {node.stage}
+            if node.reduction:
+                needed = {node.stage - (node.reduction in ALONG)}
             for each in node.arguments:
-                self.read_column(each, stage, may_store)
-
-    def cost(self, node):
-        """Return how many operations it takes to recompute a value."""
-        if node in self.given:
-            return 0
-        if node not in self.costs:
-            own = COSTS.get(node.template, bool(node.arguments))
-            self.costs[node] = min(99, sum(map(self.cost, node.arguments)) + own)
-        return self.costs[node]
+                if each.columns:
+                    passes[each] |= needed
 
     def choose_arrays(self):
         """Choose the arrays that the loop gets: the first is whole, and has the loop's dtype."""
-        self.look_at_reads(may_store=False)
         given = [node for node in self.nodes if node in self.given]
         self.arrays = [each for each in given if each in self.last_read or not each.columns]
         self.arrays.sort(key=lambda node: (node.kind != "f", -node.rows - node.columns))
@@ -152,7 +130,7 @@ class Loop:
     def choose_rows(self, donated):
         """Choose where each stored value is: node -> name of its row, in `rows`."""
         self.rows = {node: f"{name}_row" for name, node in self.homes.items()}
-        busy = {}  # of a result: the values in its row, as (first pass, last pass that reads)
+        free_from = {}  # of a result: the first pass that may write other values to its row
         for node in self.new:
             free = [old for old in self.last_read if self.given.get(old) in donated
                     and old.rows == FULL and old.kind == "f" and old not in self.ends
@@ -160,9 +138,7 @@ class Loop:
                     and f"{self.given[old]}_row" not in self.rows.values()]
             old = free[0] if free else None
             self.rows[node] = f"{self.names[node] if old is None else self.given[old]}_row"
-            busy[node] = [(node.stage, FOREVER)]
-            if old is not None:
-                busy[node].append((-1, self.last_read[old]))
+            free_from[node] = 0 if old is None else self.last_read[old]
         self.made = [node for node in self.new if self.rows[node] == f"{self.names[node]}_row"]
         operations = sum(bool(each.arguments) for each in self.nodes)
         if len(self.made) == len(self.new) and not self.homes and operations < 2:
@@ -171,9 +147,9 @@ class Loop:
         for node in [node for node in self.nodes if node in self.stored and node not in self.rows]:
             last = self.last_read[node]
             self.rows[node] = f"{self.names[node]}_row"
-            for end, used in busy.items():
-                if all(last <= begin or until <= node.stage for begin, until in used):
-                    used.append((node.stage, last))
+            for end, first in free_from.items():
+                if first <= node.stage and last <= end.stage:
+                    free_from[end] = last
                     self.rows[node] = self.rows[end]
                     break
             else:
@@ -194,8 +170,7 @@ class Loop:
             *(f"    {self.rows[node]} = np.empty(C, real)" for node in self.scratch),
             "    for n in range(N):",
         ]
-        text = "\n".join(head + ["        " + line for line in lines])
-        return ast.unparse(ast.parse(text))  # without needless parentheses
+        return "\n".join(head + ["        " + line for line in lines])
 
     def variable(self, node):
         return f"{self.names[node]}_"
