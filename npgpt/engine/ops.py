@@ -94,6 +94,6 @@ def seen_as(kind, forward, backward):
         return y.view(type=plain), cache
 
     def seeing_backward(dy, cache):
-        return tuple(each if each is None else each.view(type=plain) for each in backward(seen(dy), cache))
+        return tuple(each.view(type=plain) for each in backward(seen(dy), cache))
 
     return seeing_forward, seeing_backward

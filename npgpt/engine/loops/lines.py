@@ -45,12 +45,10 @@ def compile_lines(function, donated=()):
 
 def helpers_of(function):
     """Return name -> function of those of the same file whose names a function reads."""
-    code, found = getattr(function, "__code__", None), {}
-    for name in getattr(code, "co_names", ()):
-        each = function.__globals__.get(name)
-        if isinstance(each, FunctionType) and each.__code__.co_filename == code.co_filename:
-            found[name] = each
-    return found
+    code, module = function.__code__, function.__globals__
+    known = {name: module[name] for name in code.co_names if name in module}
+    return {name: each for name, each in known.items() if isinstance(each, FunctionType)
+            and each.__code__.co_filename == code.co_filename}
 
 
 def driver_of(function, donated, helpers):
@@ -58,7 +56,8 @@ def driver_of(function, donated, helpers):
     code, module, tree = function.__code__, function.__globals__, tree_of(function.__code__)
     if tree is None or not isinstance(function, FunctionType) or not can_move(tree, code, module):
         return function
-    known, unshared, parts = {*inspect.signature(function).parameters}, {*donated}, []
+    known, unshared = {*inspect.signature(function).parameters}, {*donated}
+    names, body = {}, []
     statements = [*tree.body, ast.Pass()]
     while statements:
         n, bound = 0, known
@@ -73,21 +72,17 @@ def driver_of(function, donated, helpers):
         worth = len(operations) > 1 or operations and read & unshared
         if worth and read & {*code.co_varnames} <= known:
             others = {name for name in read - known if name in module and name != "np"}
-            names, results = sorted(read & known | others), sorted(written & later)
-            given_up = unshared - (later - written)
-            lines = [Segment(lines, names, results, given_up, module, code.co_filename)]
-        parts += [*lines, line]
+            needed, results = sorted(read & known | others), sorted(written & later)
+            given_up, part = unshared - (later - written), f"part_{len(names)}"
+            segment = Segment(lines, needed, results, given_up, module, code.co_filename)
+            names[f".{part}"], lines = segment, [segment.call(part)]
+        body += [*lines, line]
         # A name that gets another value may stand for an array of another name.
         unshared -= read | written | reads([line]) | names_in([line], ast.Store)
         known |= written | bound_by(line)
         match line:
             case ast.Assign([ast.Name(name)], ast.BinOp(_, ast.MatMult())):
                 unshared.add(name)
-    names, body = {}, []
-    for i, each in enumerate(parts):
-        if isinstance(each, Segment):
-            names[f".part_{i}"] = each
-        body.append(each.call(f"part_{i}") if isinstance(each, Segment) else each)
     names |= {name: compile_lines(each) for name, each in helpers.items()}
     if not names:
         return function

@@ -123,20 +123,18 @@ class Segment:
         return f"({''.join(f'{name}, ' for name in in_user(self.results))})"
 
     def call(self, name):
-        results = "".join(f"{each}, " for each in in_user(self.results))
         arguments = ", ".join(in_user(self.names))
-        assigned = f"{results} = " if results else ""
-        return generated(f"{assigned}{name}({arguments})", self.lines[0].lineno)[0]
+        text = f"{self.returned()} = {name}({arguments})"
+        return generated(text, self.lines[0].lineno)[0]
 
 
 def kind(value):
-    """Return what the code of a loop depends on: shape, dtype and class of an array; a constant.
+    """Return what the code of a loop depends on: a constant, or of everything else the type.
 
-    Of everything else it is the type.
+    Of an array of another class it is the shape and dtype, too.
     """
-    if hasattr(value, "shape"):                 # of NumPy or CuPy
-        more = () if type(value) is np.ndarray else (type(value),)
-        return value.shape, value.dtype, *more
+    if hasattr(value, "shape"):
+        return value.shape, value.dtype, type(value)
     return (type(value), value) if is_constant(value) else type(value)
 
 
