@@ -90,7 +90,7 @@ class Segment:
         trace.read(self.lines[:n])
         rest = self.lines[n:]
         later = {*self.results} | reads(rest)
-        loop = Loop(trace, [name for name in trace.names if name in later], self.donated)
+        loop = Loop(trace, later, self.donated)
         source, results = loop.source(), loop.results()
         text = "\n".join(loop.call())
         if results:

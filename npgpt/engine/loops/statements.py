@@ -62,9 +62,8 @@ def is_simple(statement, known):
 
 def asks_identity(signs, others):
     """Return whether a comparison asks if something is another thing than None."""
-    asks = any(isinstance(each, ast.Is | ast.IsNot) for each in signs)
-    with_none = [isinstance(each, ast.Constant) and each.value is None for each in others]
-    return asks and not all(with_none)
+    asks = {ast.Is, ast.IsNot} & {*map(type, signs)}
+    return asks and any(ast.unparse(each) != "None" for each in others)
 
 
 def names_in(statements, context):

@@ -315,7 +315,7 @@ class Trace:
         """Note the name of a new value. Raises UnfitError if it is no array of the loop's."""
         node, is_array = value.node, not isinstance(value, Number)
         given = node.template is None and value.home
-        of_loop = node.kind == "f" and node.rows == FULL and not value.is_flat
+        of_loop = node.rows == FULL and not value.is_flat
         if is_array and not (of_loop or given or node.reduction == "rows"):
             raise UnfitError
         if node.template is not None:

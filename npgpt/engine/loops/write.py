@@ -41,7 +41,7 @@ class Loop:
         self.trace, self.given = trace, trace.given         # given: node -> name of an argument
         written = [each for each in trace.cells if each.node not in self.given]
         self.homes = {each.home: each.node for each in written}     # arguments that are written to
-        self.needed = {name: trace.names[name] for name in needed}
+        self.needed = {name: value for name, value in trace.names.items() if name in needed}
         traced = [each for each in self.needed.values() if isinstance(each, Traced) and each.node]
         values = [each.node for each in traced]
         ends = [each for each in values if not each.is_number]
@@ -58,11 +58,6 @@ class Loop:
         others = {*self.given, *self.homes.values()}
         rows = [node for node in self.ends if node.rows and node.columns]
         self.new = [node for node in rows if node not in others]
-        self.costs = {}         # how many operations it takes to recompute a value
-        for node in self.nodes:
-            own = COSTS.get(node.template, bool(node.arguments))
-            before = sum(self.costs.get(each, 0) for each in node.arguments)
-            self.costs[node] = 0 if node in self.given else min(99, before + own)
         self.choose_stored()
         self.name_nodes()
         self.choose_arrays()
@@ -94,13 +89,18 @@ class Loop:
 
     def choose_stored(self):
         """Choose which values are stored, for passes after their own. Results always are."""
+        costs = {}      # how many operations it takes to recompute a value
+        for node in self.nodes:
+            own = COSTS.get(node.template, bool(node.arguments))
+            before = sum(costs.get(each, 0) for each in node.arguments)
+            costs[node] = 0 if node in self.given else min(99, before + own)
         self.stored = {*self.new, *self.homes.values()}
         self.last_read = {}     # of each array and each stored value: the last pass that reads it
         passes = collections.defaultdict(set)       # that need the value of a node in a column
         for node in reversed(self.nodes):
             needed = passes[node]
             last = max(needed, default=-1)
-            if last > node.stage and node not in self.given and self.costs[node] > CHEAP:
+            if last > node.stage and costs[node] > CHEAP:
                 self.stored.add(node)
             if needed and node in self.given or node in self.stored and last > node.stage:
                 self.last_read[node] = last
@@ -140,12 +140,8 @@ class Loop:
                 self.made.append(node)
             self.rows[node] = f"{[*free, node][0].name}_row"
             free_from[node] = self.last_read[free[0]] if free else 0
-        operations = sum(bool(each.arguments) for each in self.nodes)
-        if len(self.made) == len(self.new) and not self.homes and operations < 2:
-            raise UnfitError                            # NumPy has loops of one operation
         for node in [node for node in self.nodes if node in self.stored and node not in self.rows]:
             last = self.last_read[node]
-            self.rows[node] = f"{node.name}_row"
             for end, first in free_from.items():
                 if first <= node.stage and last <= end.stage:
                     free_from[end] = last

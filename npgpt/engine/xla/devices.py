@@ -39,8 +39,7 @@ class Devices:
     def put(self, array, *axes):
         """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
         sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
-        is_float64 = array.dtype == np.float64
-        with jax.enable_x64(is_float64), jax.transfer_guard("allow"):
+        with jax.enable_x64(array.dtype == np.float64), jax.transfer_guard("allow"):
             return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
 

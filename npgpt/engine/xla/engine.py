@@ -81,10 +81,11 @@ class XLAEngine(ReferenceEngine):
     def __init__(self, params, dtype):
         super().__init__(params, available_cores())
         self.devices, self.dtype = params.devices, dtype
-        if dtype == "tf32" and self.devices.first.platform not in ("gpu", "cuda"):
-            raise UserError("dtype tf32 needs a GPU: use --dtype float32")
         if dtype == "tf32":
-            check_tf32(self.devices.first.device_kind, getattr(self.devices.first, "compute_capability", ""))
+            first = self.devices.first
+            if first.platform not in ("gpu", "cuda"):
+                raise UserError("dtype tf32 needs a GPU: use --dtype float32")
+            check_tf32(first.device_kind, getattr(first, "compute_capability", ""))
         lesson, self.transformer, block, self.update = lines(dtype, params.config.block)
         self.config = params.config.with_block(*block)
         self.lesson = with_lora(with_sorted_embedding(lesson, self.devices.n), self.config)
