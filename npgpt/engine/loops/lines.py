@@ -3,7 +3,6 @@
 import ast
 import functools
 import inspect
-import itertools
 from types import FunctionType
 
 from npgpt.engine.loops.segment import LOCK, Segment
@@ -66,12 +65,12 @@ def driver_of(function, donated, helpers):
             n += 1
         lines, (line, *statements) = statements[:n], statements[n:]
         read, written, later = reads(lines), names_in(lines, ast.Store), reads([line, *statements])
-        nodes = itertools.chain.from_iterable(map(ast.walk, lines))
+        nodes = ast.walk(ast.Module(lines, []))
         operations = [each for each in nodes if isinstance(each, ast.operator | ast.Call)]
         # NumPy has loops of one operation.
         worth = len(operations) > 1 or operations and read & unshared
         if worth and read & {*code.co_varnames} <= known:
-            others = {name for name in read - known if name in module and name != "np"}
+            others = (read - known) & (module.keys() - {"np"})
             needed, results = sorted(read & known | others), sorted(written & later)
             given_up, part = unshared - (later - written), f"part_{len(names)}"
             segment = Segment(lines, needed, results, given_up, module, code.co_filename)

@@ -91,7 +91,8 @@ class Segment:
         rest = self.lines[n:]
         later = {*self.results} | reads(rest)
         loop = Loop(trace, later, self.donated)
-        source, results = loop.source(), loop.results()
+        source = loop.source()
+        results = {name: loop.result(value) for name, value in loop.needed.items()}
         text = "\n".join(loop.call())
         if results:
             names = "".join(f"{name}, " for name in in_user(results))

@@ -4,7 +4,6 @@ import __future__
 
 import ast
 import inspect
-import itertools
 import re
 
 import numpy as np
@@ -68,7 +67,7 @@ def asks_identity(signs, others):
 
 def names_in(statements, context):
     """Return the names that statements read (ast.Load) or assign (ast.Store); x += y does both."""
-    nodes = [*itertools.chain.from_iterable(map(ast.walk, statements))]
+    nodes = [*ast.walk(ast.Module(statements, []))]
     targets = [each.target for each in nodes if isinstance(each, ast.AugAssign)]
     found = {each.id for each in targets if isinstance(each, ast.Name)}
     names = [each for each in nodes if isinstance(each, ast.Name)]

@@ -234,10 +234,10 @@ class Trace:
         """Return the `Traced` of an array or a number; what the key of the loop holds is returned
         as it is.
         """
-        if is_constant(value) and not is_number(value):
-            return value
         if is_number(value):
             return Number(self, Node(0, False, name=name), value, name)
+        if is_constant(value):
+            return value
         if not isinstance(value, np.ndarray) or not value.ndim:
             return Traced(self, None, None, name)
         rows = PART if max(value.shape[:-1], default=1) > 1 else 0
@@ -270,8 +270,8 @@ class Trace:
         make something else.
         """
         nodes = tuple(map(self.node, operands))
-        kinds = [each.kind for each in nodes]
-        if kinds != ["f" if template != WHERE or i else "b" for i in range(len(nodes))]:
+        kinds = "".join(each.kind for each in nodes)
+        if kinds != ("bff" if template == WHERE else "f" * len(nodes)):
             raise UnfitError
         with np.errstate(all="ignore"):
             like = function(*map(like_of, operands))

@@ -8,7 +8,6 @@ The variable of a user's name `x` is `x_` here, and what the loop derives from i
 """
 
 import collections
-import itertools
 
 from npgpt.engine.loops.statements import in_user
 from npgpt.engine.loops.trace import FULL, PART, Number, Traced, UnfitError, literal
@@ -51,13 +50,11 @@ class Loop:
         for node in [*self.ends, *values]:
             self.gather(node)
         self.sums = [node for node in self.nodes if node.reduction == "rows"]
-        self.ones = [
-            node for node in self.ends if node not in self.given and node.rows and not node.columns
-        ]
         self.passes = range(1 + max((node.stage for node in self.nodes), default=0))
         others = {*self.given, *self.homes.values()}
-        rows = [node for node in self.ends if node.rows and node.columns]
-        self.new = [node for node in rows if node not in others]
+        made = [node for node in self.ends if node.rows and node not in others]
+        self.ones = [node for node in made if not node.columns]
+        self.new = [node for node in made if node.columns]
         self.choose_stored()
         self.name_nodes()
         self.choose_arrays()
@@ -77,8 +74,8 @@ class Loop:
         for node in self.nodes:
             name = node.name or node.reduction or "stored" * (node in self.stored)
             if name and node not in self.given:
-                others = (f"{name}_{i}" for i in itertools.count(2))
-                name = next(each for each in itertools.chain([name], others) if each not in used)
+                while name in used:
+                    name += "_2"
                 used.add(name)
             node.name = name
         for i, node in enumerate(self.numbers):
@@ -114,8 +111,8 @@ class Loop:
 
     def choose_arrays(self):
         """Choose the arrays that the loop gets: the first is whole, and has the loop's dtype."""
-        given = [node for node in self.nodes if node in self.given]
-        self.arrays = [each for each in given if each in self.last_read or not each.columns]
+        self.arrays = [node for node in self.nodes if node in self.given
+                       and (node in self.last_read or not node.columns)]
         self.arrays.sort(key=lambda node: (node.kind != "f", -node.rows - node.columns))
         lead = [(node.rows, node.columns, node.kind) for node in self.arrays[:1]]
         with_index = any(node.kind == "i" for node in self.arrays)
@@ -304,9 +301,6 @@ class Loop:
         if any(node.kind == "i" for node in self.arrays):  # NumPy raises its own error
             return [*lines, "try:", f"    {run}", "except IndexError:", plain]
         return [*lines, run]
-
-    def results(self):
-        return {name: self.result(value) for name, value in self.needed.items()}
 
     def result(self, value):
         """Return the expression of a result, after the call."""
