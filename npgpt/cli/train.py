@@ -159,8 +159,8 @@ class OneOfMany(Trainer):
     def request_stop(self):
         self.signalled = True
 
-    def train_step(self, at=None):
-        record = super().train_step(at)
+    def train_step(self):
+        record = super().train_step()
         if self.step % self.options.log_interval == 0:
             from jax.experimental.multihost_utils import process_allgather
 

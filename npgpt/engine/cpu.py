@@ -128,7 +128,8 @@ class CPUEngine(ReferenceEngine):
 
     def loss(self, idx, targets, mask=None):
         count, parts = counted(targets), self.parts(len(idx), self.threads)
-        masks, ops = draw_masks(self.config, *idx.shape, self.params.dtype), without_caches(self.ops)
+        masks = draw_masks(self.config, *idx.shape, self.params.dtype)
+        ops = without_caches(self.ops)
 
         def run(part):
             tree, seen = self.params.tree, mask_part(mask, part)
@@ -165,14 +166,22 @@ def in_eights(forward):
         N = len(rows)
         if N == 1 or N > 16 or N % 8 == 0:
             return forward(x, weight, bias)
-        y, _ = forward(np.concatenate([rows, np.zeros_like(rows, shape=(-N % 8, rows.shape[1]))]), weight, bias)
+        more = np.zeros_like(rows, shape=(-N % 8, rows.shape[1]))
+        y, _ = forward(np.concatenate([rows, more]), weight, bias)
         return y[:N].reshape(*x.shape[:-1], -1), (x, weight, bias is not None)
 
     return padded
 
 
-def loss_in_blocks(logits, targets, count, gradient, forward=cross_entropy_forward, backward=cross_entropy_backward,
-                   in_blocks=True):
+def loss_in_blocks(
+    logits,
+    targets,
+    count,
+    gradient,
+    forward=cross_entropy_forward,
+    backward=cross_entropy_backward,
+    in_blocks=True,
+):
     """Return the summed losses of logits (B, T, V) divided by `count`, a float; if `gradient`, dlogits replace logits.
 
     In blocks of rows, neither probabilities nor dlogits need another array of that size, the largest of all.

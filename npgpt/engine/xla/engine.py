@@ -167,9 +167,22 @@ class XLAEngine(ReferenceEngine):
                 (loss, grads), _ = jax.lax.scan(accumulate, zeros, (idx, targets, jnp.arange(len(idx))))
             norm = jnp.sqrt(sum((g * g).sum() for g in grads.values()))
             clip = self.update.clip_factor(norm, max_norm)
-            new = {name: self.update.adamw_update(
-                       p[name], grads[name], m[name], v[name], lr, step_size, eps, beta1, beta2,
-                       weight_decay if decay_all or p[name].ndim > 1 else 0.0, clip) for name in m}
+            new = {
+                name: self.update.adamw_update(
+                    p[name],
+                    grads[name],
+                    m[name],
+                    v[name],
+                    lr,
+                    step_size,
+                    eps,
+                    beta1,
+                    beta2,
+                    weight_decay if decay_all or p[name].ndim > 1 else 0.0,
+                    clip,
+                )
+                for name in m
+            }
             changed = [each | {name: new[name][i] for name in m} for i, each in enumerate(state)]
             return changed, (loss, norm)
 
