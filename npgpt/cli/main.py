@@ -71,9 +71,8 @@ def main(arguments=None):
         keep_freed_memory()
         with out_of_memory(LESS_MEMORY):
             warnings.filterwarnings("ignore", category=RuntimeWarning)  # a model that overflows is reported in one line
-            code = args.function(args)      # None, or 1 if a check failed
+            code = args.function(args) or 0     # None, or 1 if a check failed
         sys.stdout.flush()
-        code = code or 0
     except UserError as error:
         code = fail(error)
     except BrokenPipeError:         # `npgpt … | head`: the reader has closed the pipe, which is no error

@@ -7,6 +7,7 @@
 """
 
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -33,19 +34,20 @@ def cpu_kernels(kernels="auto"):
 
     Raises UserError, naming the extra, if Numba is asked for and does not work.
     """
-    if kernels != "numpy":
-        try:
-            import numba
+    if kernels == "numpy":
+        return kernels
+    try:
+        import numba
 
-            from npgpt.engine.loops import lines  # noqa: F401 (this room may be deleted)
-            if numba.config.DISABLE_JIT:
-                raise ImportError("NUMBA_DISABLE_JIT is set")
-        except Exception as error:          # a broken Numba raises anything
-            if kernels == "auto":
-                return "numpy"
-            raise UserError(f'--kernels numba needs Numba ({error}): pip install "npgpt[fast]", '
-                            "or use --kernels numpy") from None
-    return "numba" if kernels == "auto" else kernels
+        from npgpt.engine.loops import lines  # noqa: F401 (this room may be deleted)
+        if numba.config.DISABLE_JIT:
+            raise ImportError("NUMBA_DISABLE_JIT is set")
+    except Exception as error:          # a broken Numba raises anything
+        if kernels == "auto":
+            return "numpy"
+        raise UserError(f'--kernels numba needs Numba ({error}): pip install "npgpt[fast]", '
+                        "or use --kernels numpy") from None
+    return "numba"
 
 
 class CPUEngine(ReferenceEngine):
@@ -53,58 +55,35 @@ class CPUEngine(ReferenceEngine):
 
     def __init__(self, params, threads, kernels="numpy"):
         super().__init__(params, threads)
-        lesson, losses = layers, {}
-        if kernels != "numpy":
-            from npgpt.engine.loops.lines import compile_lines
-            lesson = table(**{
-                name: compile_lines(getattr(layers, name))
-                for name in layers.__all__
-                if name.islower()
-            })
-            losses = {
-                "forward": compile_lines(layers.cross_entropy_forward, donated=("logits",)),
-                "backward": compile_lines(layers.cross_entropy_backward, donated=("probs",)),
-            }
-            self.adamw_update = compile_lines(adamw_update)
-            block = params.config.block
-            self.config = params.config.with_block(
-                compile_lines(block.forward),
-                compile_lines(block.backward),
-            )
-        losses["in_blocks"] = as_tested("cross_entropy_forward", "cross_entropy_backward")
-        self.kernels, self.cross_entropy = kernels, functools.partial(loss_in_blocks, **losses)
-        by_rows = "layernorm", "gelu_tanh", "gelu_exact"
-        pairs = {
-            name: (getattr(lesson, f"{name}_forward"), getattr(lesson, f"{name}_backward"))
-            for name in (*by_rows, "linear", "head", "attention")
-        }
+        self.kernels, config, ops = kernels, params.config, vars(table())
+        losses = {"in_blocks": as_tested("cross_entropy_forward", "cross_entropy_backward")}
         if kernels == "numpy":
-            pairs |= {
-                name: in_row_blocks(*pairs[name])
-                for name in by_rows
-                if as_tested(f"{name}_forward", f"{name}_backward")
-            }
+            for name in ("layernorm", "gelu_tanh", "gelu_exact"):
+                wrap(ops, in_row_blocks, f"{name}_forward", f"{name}_backward")
             if as_tested("linear_forward"):
-                pairs["linear"] = linear_forward_in_place, layers.linear_backward
-        for name in ("linear", "head"):
-            if as_tested(f"{name}_forward"):
-                forward, backward = pairs[name]
-                pairs[name] = in_eights(forward), backward
-        if as_tested("attention_forward", "attention_backward"):
-            pairs["attention"] = in_tiles(*pairs["attention"])
-        replaced = {}
-        for name, (forward, backward) in pairs.items():
-            replaced[f"{name}_forward"] = forward
-            replaced[f"{name}_backward"] = backward
+                ops["linear_forward"] = linear_forward_in_place
+        else:
+            from npgpt.engine.loops.lines import compile_lines
+            for name in filter(str.islower, layers.__all__):
+                ops[name] = compile_lines(ops[name])
+            losses["forward"] = compile_lines(cross_entropy_forward, donated=("logits",))
+            losses["backward"] = compile_lines(cross_entropy_backward, donated=("probs",))
+            self.adamw_update = compile_lines(adamw_update)
+            functions = config.block.forward, config.block.backward
+            self.config = config.with_block(*map(compile_lines, functions))
+        self.cross_entropy = functools.partial(loss_in_blocks, **losses)
+        for name in ("linear_forward", "head_forward"):
+            if as_tested(name):
+                ops[name] = in_eights(ops[name])
+        wrap(ops, in_tiles, "attention_forward", "attention_backward")
         if as_tested("embedding_backward"):
-            replaced["embedding_backward"] = fast_embedding_backward
-            config = params.config
+            ops["embedding_backward"] = fast_embedding_backward
             large = config.vocab_size > ONE_HOT_LIMIT
             tied = config.tie_word_embeddings and large and not config.lora_rank
             if tied and as_tested("gpt_backward"):
                 self.gpt_backward = tied_gpt_backward
         self.in_place = as_tested("gpt_forward", "head_forward")    # edited lines may keep logits
-        self.ops = with_lora(table(lesson, **replaced), params.config)
+        self.ops = with_lora(SimpleNamespace(**ops), config)
 
     @property
     def description(self):
@@ -116,10 +95,23 @@ class CPUEngine(ReferenceEngine):
         parts = self.parts(shape[0], number_of_shards(self.params.config, *shape, self.threads))
         n = len(parts)
         drawn = [[rng] * n if n == 1 or rng is None else rng.spawn(n) for rng in rngs]
+
+        def run_shard(part, rngs):
+            """Run a shard of each micro-batch; return the sums of the losses and of the gradients."""
+            config, total, grads = self.config, 0.0, None
+            for (idx, targets), rng in zip(batches, rngs, strict=True):
+                idx, targets = idx[part], targets[part]
+                masks = draw_masks(config, *idx.shape, self.params.dtype, rng)
+                tree, ops = self.params.tree, self.ops
+                logits, gpt = gpt_forward(idx, tree, config, masks, ops, mask_part(mask, part))
+                dlogits = logits if self.in_place else logits.copy()
+                total += self.cross_entropy(dlogits, targets, count, gradient=True)     # in place
+                new = self.params.flatten(self.gpt_backward(dlogits, gpt, ops))
+                grads = self.added(new, grads)
+            return total, grads
+
         with sharing_cores(n, self.threads):
-            results = in_threads(self.run_shard, [[(idx[part], targets[part]) for idx, targets in batches]
-                                                  for part in parts], list(zip(*drawn, strict=True)), [count] * n,
-                                 [mask_part(mask, part) for part in parts])
+            results = in_threads(run_shard, parts, list(zip(*drawn, strict=True)))
         grads = results[0][1]
         with using_cores(self.threads):
             for _, others in results[1:]:
@@ -134,29 +126,24 @@ class CPUEngine(ReferenceEngine):
             shards = 1
         return even_parts(B, shards)
 
-    def run_shard(self, batches, rngs, count, mask):
-        """Run a shard of each micro-batch; return the sums of the losses and of the gradients."""
-        config, total, grads = self.config, 0.0, None
-        for (idx, targets), rng in zip(batches, rngs, strict=True):
-            masks = draw_masks(config, *idx.shape, self.params.dtype, rng)
-            logits, gpt = gpt_forward(idx, self.params.tree, config, masks, self.ops, mask)
-            dlogits = logits if self.in_place else logits.copy()
-            total += self.cross_entropy(dlogits, targets, count, gradient=True)     # in place
-            new = self.params.flatten(self.gpt_backward(dlogits, gpt, self.ops))
-            grads = self.added(new, grads)
-        return total, grads
-
-    def loss(self, idx, targets, mask=None, count=None):
-        count, parts = count or counted(targets), self.parts(len(idx), self.threads)
-        with sharing_cores(len(parts), self.threads):
-            losses = in_threads(self.run_forward, [idx[part] for part in parts], [targets[part] for part in parts],
-                                [count] * len(parts), [mask_part(mask, part) for part in parts])
-        return sum(losses)
-
-    def run_forward(self, idx, targets, count, mask):
+    def loss(self, idx, targets, mask=None):
+        count, parts = counted(targets), self.parts(len(idx), self.threads)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype)
-        logits, _ = gpt_forward(idx, self.params.tree, self.config, masks, without_caches(self.ops), mask)
-        return self.cross_entropy(logits, targets, count, gradient=False)
+        ops = without_caches(self.ops)
+
+        def run(part):
+            tree, seen = self.params.tree, mask_part(mask, part)
+            logits, _ = gpt_forward(idx[part], tree, self.config, masks, ops, seen)
+            return self.cross_entropy(logits, targets[part], count, gradient=False)
+
+        with sharing_cores(len(parts), self.threads):
+            return sum(in_threads(run, parts))
+
+
+def wrap(ops, wrapper, *names):
+    """Replace the functions of a pair by those that a wrapper returns, unless one was edited."""
+    if as_tested(*names):
+        ops.update(zip(names, wrapper(*map(ops.get, names)), strict=True))
 
 
 def mask_part(mask, part):
@@ -179,14 +166,22 @@ def in_eights(forward):
         N = len(rows)
         if N == 1 or N > 16 or N % 8 == 0:
             return forward(x, weight, bias)
-        y, _ = forward(np.concatenate([rows, np.zeros_like(rows, shape=(-N % 8, rows.shape[1]))]), weight, bias)
+        more = np.zeros_like(rows, shape=(-N % 8, rows.shape[1]))
+        y, _ = forward(np.concatenate([rows, more]), weight, bias)
         return y[:N].reshape(*x.shape[:-1], -1), (x, weight, bias is not None)
 
     return padded
 
 
-def loss_in_blocks(logits, targets, count, gradient, forward=cross_entropy_forward, backward=cross_entropy_backward,
-                   in_blocks=True):
+def loss_in_blocks(
+    logits,
+    targets,
+    count,
+    gradient,
+    forward=cross_entropy_forward,
+    backward=cross_entropy_backward,
+    in_blocks=True,
+):
     """Return the summed losses of logits (B, T, V) divided by `count`, a float; if `gradient`, dlogits replace logits.
 
     In blocks of rows, neither probabilities nor dlogits need another array of that size, the largest of all.

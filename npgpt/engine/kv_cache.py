@@ -35,7 +35,9 @@ class Texts:
         if self.tokens.shape[1] > self.block_size:
             lengths = self.tokens.shape[1] - self.pads
             lengths = np.where(lengths > self.block_size, max(1, self.block_size // 2), lengths)
-            self.tokens, self.pads, begin = self.tokens[:, -lengths.max():], lengths.max() - lengths, 0
+            self.tokens = self.tokens[:, -lengths.max():]
+            self.pads = lengths.max() - lengths
+            begin = 0
         begin = begin if idx.shape[1] == 1 else 0
         return self.tokens[:, begin:], begin
 
@@ -48,11 +50,13 @@ class KVCache:
     """
 
     def __init__(self, engine, B, pads=None, looking=None):
-        self.engine, self.params, self.texts = engine, engine.params, Texts(engine.params.config, B, pads)
+        self.engine, self.params = engine, engine.params
+        self.texts = Texts(engine.params.config, B, pads)
         self.config = config = (looking or engine).config           # with the block that is run
         shape = config.n_layer, 2, B, config.n_head, config.block_size, config.head_size
         if self.params.xp is np:
-            check_memory(math.prod(shape) * self.params.dtype.itemsize, f"the keys and values of {B} texts")
+            needed = math.prod(shape) * self.params.dtype.itemsize
+            check_memory(needed, f"the keys and values of {B} texts")
         with on_device_of(self.params.flat):
             self.arrays = self.params.xp.zeros(shape, dtype=self.params.dtype)
         self.gpt_forward = looking.forward if looking else gpt_forward
@@ -65,7 +69,8 @@ class KVCache:
         """
         idx, begin = self.texts.add(idx)
         T = idx.shape[1]
-        positions = np.maximum(begin + np.arange(T) - self.texts.pads[:, None], 0)     # 0 if it is padding
+        positions = begin + np.arange(T) - self.texts.pads[:, None]
+        positions = np.maximum(positions, 0)        # 0 if it is padding
         layers = iter(self.arrays)          # of the layers that this forward has yet to run
 
         def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
@@ -74,7 +79,8 @@ class KVCache:
             keys[:, :, begin:], values[:, :, begin:] = k, v
             mask = None if T == 1 else mask                         # the last position sees all keys
             if self.texts.pads.any():
-                hidden = is_padding(np.arange(begin + T), np.arange(begin, begin + T)[:, None], self.texts.pads)
+                keys_at = np.arange(begin + T)
+                hidden = is_padding(keys_at, keys_at[begin:, None], self.texts.pads)
                 padding, = self.engine.on_device(np.where(hidden, -np.inf, 0.0).astype(q.dtype))
                 mask = padding if mask is None else mask + padding
             return self.ops.attention_forward(q, keys, values, scale, mask, dropout_mask)
@@ -101,11 +107,17 @@ def reading(ops, positions, attention_forward, last):
     def head_forward(x, weight, bias):
         return ops.head_forward(last(x), weight, bias)
 
-    return table(ops, embedding_forward=embedding_forward, attention_forward=attention_forward,
-                 head_forward=head_forward if as_tested("gpt_forward") else ops.head_forward)
+    return table(
+        ops,
+        embedding_forward=embedding_forward,
+        attention_forward=attention_forward,
+        head_forward=head_forward if as_tested("gpt_forward") else ops.head_forward,
+    )
 
 
 def is_padding(key, query, pads):
-    """Return True where a key is padding, and not the query itself: key (S,), query (T, 1), pads (B,) -> (B, 1, T, S).
+    """Return True where a key is padding, and not the query itself.
+
+    key (S,), query (T, 1), pads (B,) -> (B, 1, T, S).
     """
     return (key < pads[:, None, None, None]) & (key != query)

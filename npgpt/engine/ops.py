@@ -43,12 +43,12 @@ def with_lora(ops, config, all_gradients=False):
 
     def linear_backward(dy, cache):
         adapted, cache = cache
-        if not adapted and all_gradients:
+        if adapted:
+            dx, dlora_a, dlora_b = ops.lora_backward(dy, cache)
+            return dx, {"lora_a": dlora_a, "lora_b": config.lora_scaled(dlora_b)}, None
+        if all_gradients:
             return ops.linear_backward(dy, cache)
-        if not adapted:
-            return ops.head_forward(dy, cache[1])[0], None, None
-        dx, dlora_a, dlora_b = ops.lora_backward(dy, cache)
-        return dx, {"lora_a": dlora_a, "lora_b": config.lora_scaled(dlora_b)}, None
+        return ops.head_forward(dy, cache[1])[0], None, None
 
     def head_backward(dlogits, cache):
         return ops.linear_forward(dlogits, cache[1])[0], 0.0, None
@@ -94,6 +94,6 @@ def seen_as(kind, forward, backward):
         return y.view(type=plain), cache
 
     def seeing_backward(dy, cache):
-        return tuple(each if each is None else each.view(type=plain) for each in backward(seen(dy), cache))
+        return tuple(each.view(type=plain) for each in backward(seen(dy), cache))
 
     return seeing_forward, seeing_backward

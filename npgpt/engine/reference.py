@@ -80,16 +80,14 @@ class ReferenceEngine:
         dlogits = self.ops.cross_entropy_backward(share, cross_entropy)
         return loss * share, self.params.flatten(self.gpt_backward(dlogits, gpt, self.ops))
 
-    def loss(self, idx, targets, mask=None, count=None):
-        """Compute the mean loss of one batch, a scalar, without dropout and caches; count: as in `loss_and_grads`."""
-        share = counted(targets) / (count or counted(targets))
+    def loss(self, idx, targets, mask=None):
+        """Compute the mean loss of one batch, a scalar, without dropout and caches."""
         masks = draw_masks(self.config, *idx.shape, self.params.dtype)
         ops = without_caches(self.ops)
         with self.running():
             idx, targets, mask = self.on_device(idx, targets, mask)
             logits, _ = gpt_forward(idx, self.params.tree, self.config, masks, ops, mask)
-            loss, _ = cross_entropy_forward(logits, targets)
-            return to_scalar(loss * share)
+            return to_scalar(cross_entropy_forward(logits, targets)[0])
 
     def running(self):
         """Return a context in which BLAS has this engine's threads."""

@@ -14,7 +14,7 @@ BLOCK_BYTES = 1 << 20       # a core's second-level cache; with smaller blocks t
 def row_blocks(rows):
     """Return slices that cut an array (n, C) into blocks of `BLOCK_BYTES`; one slice if it is no larger than that."""
     n = len(rows)
-    step = max(1, BLOCK_BYTES * n // rows.nbytes) if rows.nbytes > BLOCK_BYTES else n
+    step = max(1, BLOCK_BYTES * n // max(1, rows.nbytes))
     return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
 

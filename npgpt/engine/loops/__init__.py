@@ -8,6 +8,4 @@
     write.py    the source of a loop
     vectors.py  exp, tanh, erf, maximum and sums as vector instructions
     jit.py      Numba, and the cache on disk
-
-`npgpt info --loops layernorm` shows the lines of a layer beside their loops.
 """

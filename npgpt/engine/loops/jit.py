@@ -13,7 +13,7 @@ from npgpt.engine.sources import say_once
 from npgpt.files import open_regular, write_atomically
 
 COMPILER = [Path(__file__).with_name(name).read_bytes() for name in ("jit.py", "vectors.py")]
-MOST_BYTES, MOST_FILES = 1 << 26, 500       # of a file, and in the folder
+MOST_FILES = 500        # in the folder
 
 
 def jit(function, source):
@@ -69,9 +69,8 @@ class Cache(caching.NullCache):
         try:
             path = self.path(types, context)
             with open_regular(path, getattr(os, "O_NOFOLLOW", 0)) as file:
-                status = os.fstat(file.fileno())
-                private = is_private(status)
-                data = file.read(min(status.st_size, MOST_BYTES))       # a buffer of the size asked for
+                private = is_private(os.fstat(file.fileno()))
+                data = file.read()
             if private and self.digest(path, data[32:]) == data[:32]:
                 return CompileResult._rebuild(context, *caching.pickle.loads(data[32:]))
         except Exception:       # missing, not readable, or not of this Numba: compile

@@ -1,10 +1,8 @@
 """Compile lines of a function that treat all rows alike as loops; NumPy runs the others."""
 
 import ast
-import copy
 import functools
 import inspect
-import itertools
 from types import FunctionType
 
 from npgpt.engine.loops.segment import LOCK, Segment
@@ -40,41 +38,25 @@ def compile_lines(function, donated=()):
                 driver, code = driver_of(function, donated, helpers), function.__code__
         return driver(*arguments, **named)
 
-    call.segments = lambda: getattr(driver, "segments", [])
+
     return call
 
 
 def helpers_of(function):
     """Return name -> function of those of the same file whose names a function reads."""
-    code, found = getattr(function, "__code__", None), {}
-    for name in getattr(code, "co_names", ()):
-        each = function.__globals__.get(name)
-        if isinstance(each, FunctionType) and each.__code__.co_filename == code.co_filename:
-            found[name] = each
-    return found
-
-
-def without_values(arguments):
-    """Return a function's arguments without annotations, and with None as each default.
-
-    Python has evaluated them already, perhaps with names that are not there any more.
-    """
-    arguments = copy.deepcopy(arguments)
-    for each in ast.walk(arguments):
-        if isinstance(each, ast.arg):
-            each.annotation = None
-    none = ast.Constant(None)
-    arguments.defaults = [none] * len(arguments.defaults)
-    arguments.kw_defaults = [each and none for each in arguments.kw_defaults]
-    return arguments
+    code, module = function.__code__, function.__globals__
+    known = {name: module[name] for name in code.co_names if name in module}
+    return {name: each for name, each in known.items() if isinstance(each, FunctionType)
+            and each.__code__.co_filename == code.co_filename}
 
 
 def driver_of(function, donated, helpers):
-    """Return the function with segments; its `segments` are these and the other lines."""
+    """Return the function with segments."""
     code, module, tree = function.__code__, function.__globals__, tree_of(function.__code__)
     if tree is None or not isinstance(function, FunctionType) or not can_move(tree, code, module):
         return function
-    known, unshared, parts = {*inspect.signature(function).parameters}, {*donated}, []
+    known, unshared = {*inspect.signature(function).parameters}, {*donated}
+    names, body = {}, []
     statements = [*tree.body, ast.Pass()]
     while statements:
         n, bound = 0, known
@@ -83,34 +65,32 @@ def driver_of(function, donated, helpers):
             n += 1
         lines, (line, *statements) = statements[:n], statements[n:]
         read, written, later = reads(lines), names_in(lines, ast.Store), reads([line, *statements])
-        nodes = itertools.chain.from_iterable(map(ast.walk, lines))
+        nodes = ast.walk(ast.Module(lines, []))
         operations = [each for each in nodes if isinstance(each, ast.operator | ast.Call)]
         # NumPy has loops of one operation.
         worth = len(operations) > 1 or operations and read & unshared
         if worth and read & {*code.co_varnames} <= known:
-            others = {name for name in read - known if name in module and name != "np"}
-            names, results = sorted(read & known | others), sorted(written & later)
-            given_up = unshared - (later - written)
-            lines = [Segment(lines, names, results, given_up, module, code.co_filename)]
-        parts += [*lines, line]
+            others = (read - known) & (module.keys() - {"np"})
+            needed, results = sorted(read & known | others), sorted(written & later)
+            given_up, part = unshared - (later - written), f"part_{len(names)}"
+            segment = Segment(lines, needed, results, given_up, module, code.co_filename)
+            names[f".{part}"], lines = segment, [segment.call(part)]
+        body += [*lines, line]
         # A name that gets another value may stand for an array of another name.
         unshared -= read | written | reads([line]) | names_in([line], ast.Store)
         known |= written | bound_by(line)
         match line:
             case ast.Assign([ast.Name(name)], ast.BinOp(_, ast.MatMult())):
                 unshared.add(name)
-    names, body = {}, []
-    for i, each in enumerate(parts):
-        if isinstance(each, Segment):
-            names[f".part_{i}"] = each
-        body.append(each.call(f"part_{i}") if isinstance(each, Segment) else each)
     names |= {name: compile_lines(each) for name, each in helpers.items()}
     if not names:
         return function
     never = ast.parse(f"if False:\n    {' = '.join([*code.co_varnames, 'None'])}").body
     # A name whose value nobody needs is not assigned any more; `never` keeps it the function's own.
-    driver = ast.FunctionDef(tree.name, without_values(tree.args), [*never, *body], [])
+    # Python has evaluated the defaults already, perhaps with names that are not there any more.
+    bare = {"defaults": [], "kw_defaults": [None] * len(tree.args.kwonlyargs)}
+    arguments = ast.arguments(**vars(tree.args) | bare)
+    driver = ast.FunctionDef(tree.name, arguments, [*never, *body], [])
     driver = with_names(driver, module, names, code.co_filename)
     driver.__defaults__, driver.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-    driver.segments = parts
     return driver

@@ -36,12 +36,8 @@ class Segment:
     def __init__(self, lines, names, results, donated, module, file, checked=True):
         self.lines, self.names, self.results, self.donated = lines, names, results, donated
         self.module, self.file, self.checked = module, file, checked
-        nodes = itertools.chain.from_iterable(map(ast.walk, lines))
-        tests = [each.test for each in nodes if isinstance(each, ast.If | ast.IfExp)]
-        self.deciding = names_in(tests, ast.Load)       # names that a condition reads
         self.known = {}                                 # kinds of arguments -> function
         self.patterns = {}                              # patterns of kinds -> function
-        self.parts = [(lines, None)]    # for the last kind: lines with their source, and parts
         self.plain = self.function(lines, self.returned())
 
     def __call__(self, *values):
@@ -66,7 +62,7 @@ class Segment:
         """Return the function for values of these kinds. Other sizes, if equal ones stay equal and
         others different, need no other loop.
         """
-        alike = pattern(key, [name in self.deciding for name in self.names])
+        alike = pattern(key)
         if alike not in self.patterns and len(self.patterns) < MOST_KINDS:
             function = self.build(dict(zip(self.names, values, strict=True)))
             checked = self.checked and function is not self.plain
@@ -77,7 +73,7 @@ class Segment:
         """Return the function for such values: a loop of the first lines, or NumPy, and the rest.
         """
         try:
-            n = Trace(values, self.module, self.deciding).read(self.lines)
+            n = Trace(values, self.module).read(self.lines)
         except UnfitError:  # there are no arrays
             return self.plain
         for m in range(n, 0, -1):  # as many lines as fit into one loop
@@ -85,25 +81,24 @@ class Segment:
                 return self.loop_of(values, m)
         n = max(n, 1)
         lines, rest = self.lines[:n], self.lines[n:]
-        self.parts = [(lines, None)]
         return self.followed(lines, rest, {}) if rest else self.plain
 
     def loop_of(self, values, n):
         """Return the function whose first n lines are a loop. Raises UnfitError if they cannot be.
         """
-        trace = Trace(values, self.module, self.deciding)
+        trace = Trace(values, self.module)
         trace.read(self.lines[:n])
         rest = self.lines[n:]
         later = {*self.results} | reads(rest)
-        loop = Loop(trace, [name for name in trace.names if name in later], self.donated)
-        source, results = loop.source(), loop.results()
+        loop = Loop(trace, later, self.donated)
+        source = loop.source()
+        results = {name: loop.result(value) for name, value in loop.needed.items()}
         text = "\n".join(loop.call())
         if results:
             names = "".join(f"{name}, " for name in in_user(results))
             text += f"\n{names} = {', '.join(results.values())},"
         more = {f".{each.__name__}": each for each in HELPERS}
         more |= {".loop": kernel(source, trace.dtype), ".plain": self.plain, ".np": np}
-        self.parts = [(self.lines[:n], source)]
         return self.followed(generated(text, self.lines[0].lineno), rest, more)
 
     def followed(self, body, rest, more):
@@ -117,7 +112,6 @@ class Segment:
         names = sorted((reads(rest) | {*self.results}) & known)
         rest = Segment(rest, names, self.results, (), self.module, self.file, checked=False)
         more[".rest"] = rest
-        self.parts.append(rest)
         return self.function(body, f"rest({', '.join(in_user(names))})", more)
 
     def function(self, body, result, more=()):
@@ -130,42 +124,37 @@ class Segment:
         return f"({''.join(f'{name}, ' for name in in_user(self.results))})"
 
     def call(self, name):
-        results = "".join(f"{each}, " for each in in_user(self.results))
         arguments = ", ".join(in_user(self.names))
-        assigned = f"{results} = " if results else ""
-        return generated(f"{assigned}{name}({arguments})", self.lines[0].lineno)[0]
+        text = f"{self.returned()} = {name}({arguments})"
+        return generated(text, self.lines[0].lineno)[0]
 
 
 def kind(value):
-    """Return what the code of a loop depends on: shape, dtype and class of an array; a constant.
+    """Return what the code of a loop depends on: a constant, or of everything else the type.
 
-    Of everything else it is the type.
+    Of an array of another class it is the shape and dtype, too.
     """
-    if hasattr(value, "shape"):                 # of NumPy or CuPy
-        more = () if type(value) is np.ndarray else (type(value),)
-        return value.shape, value.dtype, *more
+    if hasattr(value, "shape"):
+        return value.shape, value.dtype, type(value)
     return (type(value), value) if is_constant(value) else type(value)
 
 
-def pattern(key, exact):
-    """Return the kinds with sizes replaced by labels: 0, 1, and equal labels for equal sizes.
-
-    exact: where integers stand on which a condition depends.
-    """
+def pattern(key):
+    """Return the kinds with sizes replaced by labels: 0, 1, and equal labels for equal sizes."""
     labels = {0: 0, 1: 1}
 
     def label(size):
         return labels.setdefault(size, len(labels))
 
-    def labelled(each, is_exact):
+    def labelled(each):
         match each:
             case (tuple(shape), *others):
                 return (*map(label, shape), *others)
-            case (type() as of, size) if of is int and not is_exact:
+            case (type() as of, size) if of is int:
                 return of, label(size)
         return each
 
-    return tuple(map(labelled, key, exact))
+    return tuple(map(labelled, key))
 
 
 @functools.cache

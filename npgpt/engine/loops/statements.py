@@ -1,8 +1,9 @@
 """The statements of a function: which may be in a loop, what they read and write, and new ones."""
 
+import __future__
+
 import ast
 import inspect
-import itertools
 import re
 
 import numpy as np
@@ -60,14 +61,13 @@ def is_simple(statement, known):
 
 def asks_identity(signs, others):
     """Return whether a comparison asks if something is another thing than None."""
-    asks = any(isinstance(each, ast.Is | ast.IsNot) for each in signs)
-    with_none = [isinstance(each, ast.Constant) and each.value is None for each in others]
-    return asks and not all(with_none)
+    asks = {ast.Is, ast.IsNot} & {*map(type, signs)}
+    return asks and any(ast.unparse(each) != "None" for each in others)
 
 
 def names_in(statements, context):
     """Return the names that statements read (ast.Load) or assign (ast.Store); x += y does both."""
-    nodes = [*itertools.chain.from_iterable(map(ast.walk, statements))]
+    nodes = [*ast.walk(ast.Module(statements, []))]
     targets = [each.target for each in nodes if isinstance(each, ast.AugAssign)]
     found = {each.id for each in targets if isinstance(each, ast.Name)}
     names = [each for each in nodes if isinstance(each, ast.Name)]
@@ -119,6 +119,6 @@ def with_names(tree, module, more, file):
     arguments = ast.arguments([], [ast.arg(name) for name in more], None, [], [], None, [])
     body = [tree, ast.Return(ast.Name(tree.name, ast.Load()))]
     outer = ast.Module([ast.FunctionDef("outer", arguments, body, [])], [])
-    found = {}
-    exec(compile(ast.fix_missing_locations(outer), file, "exec"), module, found)
+    found, flag = {}, __future__.annotations.compiler_flag      # annotations are not evaluated
+    exec(compile(ast.fix_missing_locations(outer), file, "exec", flag), module, found)
     return found["outer"](**more)

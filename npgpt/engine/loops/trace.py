@@ -4,9 +4,8 @@ The lines run with `Traced` objects instead of arrays, as in JAX. A row lies alo
 value varies over the rows, over the columns, over both, or is a number. A mean, sum or maximum
 along a row is known after a pass over its columns. So each value belongs to a pass, its `stage`.
 
-A traced value decides nothing: Python cannot ask for its truth, length or integer. What a line
-needs to decide, it gets as Python's own value (see `Trace`), or NumPy runs it. What is computed
-from numbers alone, Python computes.
+A traced value decides nothing: Python cannot ask for its truth, length or integer, and NumPy runs
+a line that does. What is computed from numbers alone, Python computes.
 """
 
 import ast
@@ -38,12 +37,6 @@ TEMPLATES = {
     np.sqrt: "np.sqrt({})",
     np.log: "np.log({})",
     erf: "erf({})",
-    np.less: "({} < {})",
-    np.less_equal: "({} <= {})",
-    np.greater: "({} > {})",
-    np.greater_equal: "({} >= {})",
-    np.equal: "({} == {})",
-    np.not_equal: "({} != {})",
 }
 REDUCTIONS = {np.sum: "sum", np.mean: "mean", np.max: "max"}
 KNOWN = {
@@ -116,61 +109,39 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             return new
         (target,) = out
         old, value = target.node, new.node
-        same = (value.rows, value.columns, new.like.dtype) == (
-            old.rows,
-            old.columns,
-            target.like.dtype,
-        )
-        if not same or old.rows != FULL or target.home and not old.columns:
+        same = (FULL, value.columns, new.like.dtype) == (old.rows, old.columns, target.like.dtype)
+        if not same or value.rows != FULL or target.home and not old.columns:
             raise UnfitError
         target.node = value
         return target
 
     def __array_function__(self, function, types, arguments, options):
-        if function is np.where and len(arguments) == 3 and not options:
+        if function is np.where:
             return self.trace.combined(WHERE, function, *arguments)
-        if function in REDUCTIONS and isinstance(arguments[0], Traced):
+        if function in REDUCTIONS:
             return arguments[0].reduced(REDUCTIONS[function], *arguments[1:], **options)
         if options != {"axis": -1} or function is not np.take_along_axis:
             raise UnfitError
-        x, index = arguments
-        if not all(
-            isinstance(each, Traced) and each.node and not each.is_flat for each in arguments
-        ):
+        nodes = tuple(map(self.trace.node, arguments))
+        kinds = [(each.rows, each.columns, each.kind) for each in nodes]
+        is_flat = any(each.is_flat for each in arguments)
+        if is_flat or kinds != [(FULL, True, "f"), (FULL, False, "i")]:
             raise UnfitError
-        if (
-            not x.node.columns
-            or x.node.rows + index.node.rows != 2 * FULL
-            or index.node.columns
-            or index.node.kind != "i"
-            or x.node.kind != "f"
-        ):
-            raise UnfitError
-        node = Node(FULL, False, "", (x.node, index.node), x.node.stage, reduction="take")
-        like = np.take_along_axis(x.like, index.like, axis=-1)
+        node = Node(FULL, False, "", nodes, nodes[0].stage, reduction="take")
+        like = np.take_along_axis(*map(like_of, arguments), axis=-1)
         return Traced(self.trace, node, like)
 
     def reshape(self, *shape):
         """Return the rows of all leading axes as one axis: x.reshape(-1, C)."""
-        sizes = [
-            each.like
-            for each in shape[1:]
-            if isinstance(each, Number) and each.home and type(each.like) is int
-        ]
-        if (
-            type(shape[0]) is not int
-            or shape[0] != -1
-            or sizes != [self.trace.shape[-1]]
-            or len(shape) != 2
-        ):
+        first, last = shape
+        is_last = last.home and type(last.like) is int and last.like == self.trace.shape[-1]
+        if type(first) is not int or first != -1 or not is_last:
             raise UnfitError
         if self.is_flat or self.node.rows != FULL or not self.node.columns:
             raise UnfitError
-        return (
-            self
-            if np.ndim(self.like) == 2
-            else Traced(self.trace, self.node, self.like.reshape(-1, 1))
-        )
+        if np.ndim(self.like) == 2:
+            return self
+        return Traced(self.trace, self.node, self.like.reshape(-1, 1))
 
     def reduced(self, name, axis=None, *, keepdims=False):
         """Return the mean, sum or maximum along the rows, or the sum over all rows."""
@@ -244,57 +215,44 @@ class Trace:
     """The graph of the lines so far. values: name -> value of an argument; module: the lines'
     global names.
 
-    deciding: names whose integers are Python's own values, because a condition reads them. Raises
-    UnfitError if no value is an array of floats.
+    Raises UnfitError if no value is an array of floats.
     """
 
-    def __init__(self, values, module, deciding=()):
-        floats = [
-            each
-            for each in values.values()
-            if isinstance(each, np.ndarray)
-            and each.ndim
-            and each.size
-            and each.dtype in (np.float32, np.float64)
-        ]
+    def __init__(self, values, module):
+        arrays = [each for each in values.values() if isinstance(each, np.ndarray) and each.ndim]
+        floats = [each for each in arrays if each.size and each.dtype in (np.float32, np.float64)]
         if not floats:
             raise UnfitError
         lead = max(floats, key=lambda each: (each.size, each.ndim))  # the loop is over its rows
         self.shape, self.dtype, self.module, self.values = lead.shape, lead.dtype, module, values
-        self.names = {name: self.argument(name, value, deciding) for name, value in values.items()}
-        self.cells = [
-            value for value in self.names.values() if isinstance(value, Traced) and value.node
-        ]
+        self.names = {name: self.argument(name, value) for name, value in values.items()}
+        traced = [value for value in self.names.values() if isinstance(value, Traced)]
+        self.cells = [value for value in traced if value.node]
         self.given = {value.node: value.home for value in self.cells}
 
-    def argument(self, name, value, deciding):
+    def argument(self, name, value):
         """Return the `Traced` of an array or a number; what the key of the loop holds is returned
         as it is.
         """
-        exact = type(value) is int and name in deciding
-        if exact or is_constant(value) and not is_number(value):
-            return value
         if is_number(value):
             return Number(self, Node(0, False, name=name), value, name)
+        if is_constant(value):
+            return value
         if not isinstance(value, np.ndarray) or not value.ndim:
             return Traced(self, None, None, name)
-        *leading, columns = (1,) * (len(self.shape) - value.ndim) + value.shape
-        rows = (
-            FULL
-            if value.shape[:-1] == self.shape[:-1]
-            else PART
-            if max(leading, default=1) > 1
-            else 0
-        )
+        rows = PART if max(value.shape[:-1], default=1) > 1 else 0
+        if value.shape[:-1] == self.shape[:-1]:
+            rows = FULL
+        columns = value.shape[-1] == self.shape[-1]
+        sizes = zip(value.shape[::-1], self.shape[::-1], strict=False)
         fits = (
-            len(leading) + 1 == len(self.shape)
-            and columns in (1, self.shape[-1])
-            and all(size in (1, whole) for size, whole in zip(leading, self.shape, strict=False))
+            value.ndim <= len(self.shape)
+            and all(size in (1, whole) for size, whole in sizes)
             and (value.dtype == self.dtype or value.dtype.kind in "biu")
-            and (rows or columns == self.shape[-1])
+            and (rows or columns)
         )
         kind = value.dtype.kind.replace("u", "i")
-        node = Node(rows, columns == self.shape[-1], kind=kind, name=name)
+        node = Node(rows, columns, kind=kind, name=name)
         like = (np.zeros if kind == "i" else np.ones)([1] * value.ndim, value.dtype)
         return Traced(self, node if fits else None, like, name)
 
@@ -312,8 +270,8 @@ class Trace:
         make something else.
         """
         nodes = tuple(map(self.node, operands))
-        kinds = [each.kind for each in nodes]
-        if kinds != ["f" if template != WHERE or i else "b" for i in range(len(nodes))]:
+        kinds = "".join(each.kind for each in nodes)
+        if kinds != ("bff" if template == WHERE else "f" * len(nodes)):
             raise UnfitError
         with np.errstate(all="ignore"):
             like = function(*map(like_of, operands))
@@ -323,21 +281,14 @@ class Trace:
             template,
             nodes,
             max(each.stage for each in nodes),
-            "b" if like.dtype == bool else "f",
         )
-        of_all_rows = [
-            each for each in operands if isinstance(each, Traced) and each.node.rows == FULL
-        ]
-        shapes = {np.ndim(like_of(each)) for each in of_all_rows}
+        traced = [each for each in operands if isinstance(each, Traced)]
+        of_all_rows = [each for each in traced if each.node.rows == FULL]
         flat = any(each.is_flat for each in of_all_rows)
-        if (
-            node.is_number
-            or like.dtype not in (self.dtype, bool)
-            or shapes
-            and shapes != {like.ndim}
-            or flat
-            and any(each.rows == PART for each in nodes)
-        ):
+        with_part = any(each.rows == PART for each in nodes)
+        if node.is_number or like.dtype != self.dtype or flat and with_part:
+            raise UnfitError
+        if any(np.ndim(each.like) != like.ndim for each in of_all_rows):
             raise UnfitError
         if template == SQUARE:  # its argument stands there twice
             nodes[0].name = nodes[0].name or "base"
@@ -348,12 +299,10 @@ class Trace:
         for n, line in enumerate(lines):
             names = dict(self.names)
             before = [(value, value.node) for value in names.values() if isinstance(value, Traced)]
-            known = {(id(value), id(node)) for value, node in before}
             try:
                 exec(compile(ast.Module([line], []), "<line>", "exec"), self.module, names)
                 for name, value in names.items():
-                    is_new = (id(value), id(getattr(value, "node", None))) not in known
-                    if is_new and isinstance(value, Traced):
+                    if isinstance(value, Traced) and value.node:
                         self.bind(name, value)
             except Exception:  # whatever it is: NumPy's own line raises it, or does not
                 for value, node in before:
@@ -366,7 +315,7 @@ class Trace:
         """Note the name of a new value. Raises UnfitError if it is no array of the loop's."""
         node, is_array = value.node, not isinstance(value, Number)
         given = node.template is None and value.home
-        of_loop = node.kind == "f" and node.rows == FULL and not value.is_flat
+        of_loop = node.rows == FULL and not value.is_flat
         if is_array and not (of_loop or given or node.reduction == "rows"):
             raise UnfitError
         if node.template is not None:

@@ -36,12 +36,10 @@ class Devices:
         self.mesh, self.n = Mesh(np.array(devices), ("batch",)), len(devices)
         self.first = next(each for each in devices if each.process_index == jax.process_index())
 
-
     def put(self, array, *axes):
         """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
         sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
-        is_float64 = array.dtype == np.float64
-        with jax.enable_x64(is_float64), jax.transfer_guard("allow"):
+        with jax.enable_x64(array.dtype == np.float64), jax.transfer_guard("allow"):
             return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
 
@@ -57,20 +55,18 @@ class DeviceParameters(Parameters):
         self.devices = devices
         self.there = None           # name -> array on the device, if the values are there
 
-
-    def axes(self, name):
-        """Return how a moment of AdamW is divided: by its first axis, if one process has all parts."""
-        is_even = self.shapes[name][0] % self.devices.n == 0
-        return ("batch",) if self.moment and is_even and jax.process_count() == 1 else ()
-
     def on_device(self):
-        """Return the arrays on the device: those of the last step, or copies of the host's."""
+        """Return the arrays on the device: those of the last step, or copies of the host's.
+
+        A moment of AdamW is divided by its first axis, if one process has all parts.
+        """
         if self.there is not None:
             return self.there
-        return {name: self.devices.put(self._views[name].copy(), *self.axes(name)) for name in self.shapes}
-
-    def replace(self, there):
-        self.there = there
+        divided, found = self.moment and jax.process_count() == 1, {}
+        for name, (rows, *_) in self.shapes.items():
+            is_even = divided and rows % self.devices.n == 0
+            found[name] = self.devices.put(self._views[name].copy(), *["batch"] * is_even)
+        return found
 
     def _fetch(self):
         if self.there is not None:

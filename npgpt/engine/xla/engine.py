@@ -46,20 +46,19 @@ def check_alike(config, by_xla, ops, dtype):
                             "change other names of a")
 
 
-def compile_program(program, arguments, platform, donated=None, results=()):
+def compile_program(program, arguments, platform, donated=None):
     """Compile a program; tools/compile_for_gpu.py does so for GPUs that are not there.
 
+    donated: as in `XLAEngine.run`.
     On a GPU, sums have a fixed order, so that the same program gives the same bits again. JAX 0.8.3, 0.9.2 and 0.10.2
     compile the step so. It has no scatter: XLA would sort all its values, or before 0.10 run a loop over the rows.
     """
     options = {"xla_gpu_exclude_nondeterministic_ops": True} if platform in ("gpu", "cuda") else None
-    if donated is None:
-        program = jax.jit(program)
-    else:
+    more = {}
+    if donated is not None:
         shardings = jax.tree.map(lambda array: array.sharding, arguments[donated])
-        program = jax.jit(program, donate_argnums=donated,
-                          out_shardings=tuple(shardings if each == donated else None for each in results))
-    return program.lower(*arguments).compile(options)
+        more = {"donate_argnums": donated, "out_shardings": (shardings, None)}
+    return jax.jit(program, **more).lower(*arguments).compile(options)
 
 
 class Draws:
@@ -82,10 +81,11 @@ class XLAEngine(ReferenceEngine):
     def __init__(self, params, dtype):
         super().__init__(params, available_cores())
         self.devices, self.dtype = params.devices, dtype
-        if dtype == "tf32" and self.devices.first.platform not in ("gpu", "cuda"):
-            raise UserError("dtype tf32 needs a GPU: use --dtype float32")
         if dtype == "tf32":
-            check_tf32(self.devices.first.device_kind, getattr(self.devices.first, "compute_capability", ""))
+            first = self.devices.first
+            if first.platform not in ("gpu", "cuda"):
+                raise UserError("dtype tf32 needs a GPU: use --dtype float32")
+            check_tf32(first.device_kind, getattr(first, "compute_capability", ""))
         lesson, self.transformer, block, self.update = lines(dtype, params.config.block)
         self.config = params.config.with_block(*block)
         self.lesson = with_lora(with_sorted_embedding(lesson, self.devices.n), self.config)
@@ -119,11 +119,11 @@ class XLAEngine(ReferenceEngine):
         numbers = self._numbers([count, step.lr, *step.corrected()])
         arguments = [each.on_device() for each in state], *self._batch(batches), numbers, self._words(rngs[0])
         options = (*step.betas, step.weight_decay, step.n_decay == self.params.n_trained, step.max_norm)
-        new, loss, norm = self.run("a training step", self.step_program(*options), arguments, options, 0,
-                                   (0, None, None))
+        program = self.step_program(*options)
+        new, results = self.run("a training step", program, arguments, options, 0)
         for each, there in zip(state, new, strict=True):
-            each.replace(there)
-        return loss, norm
+            each.there = there
+        return results
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, mask=None):
         """As in `ReferenceEngine`; the gradients come to the host."""
@@ -135,7 +135,7 @@ class XLAEngine(ReferenceEngine):
         loss, grads = self.run("loss and gradients", program, arguments)
         return float(loss), {name: np.array(grads[name]) for name in self.params.trained}
 
-    def loss(self, idx, targets, mask=None, count=None):
+    def loss(self, idx, targets, mask=None):
         def program(p, idx, targets, mask, numbers):
             ops = without_caches(self.ops)
             masks = draw_masks(self.config, *idx[0].shape, self.params.dtype)
@@ -143,7 +143,7 @@ class XLAEngine(ReferenceEngine):
             return self.loss_of(logits, targets[0], numbers[0])[0]      # JAX drops unread gradients
 
         arguments = (self.params.on_device(), *self._batch([(idx, targets)]), self._mask(mask),
-                     self._numbers([count or counted(targets)]))
+                     self._numbers([counted(targets)]))
         return self.run("the loss", program, arguments)
 
     def reader(self, B, pads=None):
@@ -167,10 +167,24 @@ class XLAEngine(ReferenceEngine):
                 (loss, grads), _ = jax.lax.scan(accumulate, zeros, (idx, targets, jnp.arange(len(idx))))
             norm = jnp.sqrt(sum((g * g).sum() for g in grads.values()))
             clip = self.update.clip_factor(norm, max_norm)
-            new = {name: self.update.adamw_update(
-                       p[name], grads[name], m[name], v[name], lr, step_size, eps, beta1, beta2,
-                       weight_decay if decay_all or p[name].ndim > 1 else 0.0, clip) for name in m}
-            return [each | {name: new[name][i] for name in m} for i, each in enumerate(state)], loss, norm
+            new = {
+                name: self.update.adamw_update(
+                    p[name],
+                    grads[name],
+                    m[name],
+                    v[name],
+                    lr,
+                    step_size,
+                    eps,
+                    beta1,
+                    beta2,
+                    weight_decay if decay_all or p[name].ndim > 1 else 0.0,
+                    clip,
+                )
+                for name in m
+            }
+            changed = [each | {name: new[name][i] for name in m} for i, each in enumerate(state)]
+            return changed, (loss, norm)
 
         return program
 
@@ -193,8 +207,8 @@ class XLAEngine(ReferenceEngine):
         """As `_loss`, in blocks of positions. head: its arguments; its gradients are dlogits."""
         x, weight, bias = head
         B, T, C = x.shape
-        logits_bytes = B * T * len(weight) * x.dtype.itemsize
-        n = next(n for n in range(1, T + 1) if T % n == 0 and (logits_bytes <= n * LOGITS_BYTES or n == T))
+        least = min(T, B * T * len(weight) * x.dtype.itemsize / LOGITS_BYTES)
+        n = next(n for n in range(1, T + 1) if T % n == 0 and n >= least)
         read_weight = rounded(self.dtype, weight)       # once, not in each block
 
         def block(total, part):
@@ -231,7 +245,8 @@ class XLAEngine(ReferenceEngine):
             return None
         if mask.ndim == 2:
             return self.devices.put(np.array(mask))
-        return self.devices.put(np.pad(mask, ((0, -len(mask) % self.devices.n), (0, 0), (0, 0), (0, 0))), "batch")
+        more = ((0, -len(mask) % self.devices.n), *[(0, 0)] * 3)
+        return self.devices.put(np.pad(mask, more), "batch")
 
     def _numbers(self, numbers):
         return self.devices.put(np.array(numbers, self.params.dtype))
@@ -242,25 +257,25 @@ class XLAEngine(ReferenceEngine):
         seed, step, micro_batch = rng
         return self.devices.put(np.array([seed >> 32, seed & 0xFFFFFFFF, step, micro_batch], np.uint32))
 
-    def run(self, what, program, arguments, options=(), *donated):
+    def run(self, what, program, arguments, options=(), donated=None):
         """Call a program; compile it first, unless that is done for these options and shapes.
 
-        what: its name in messages, empty for none. donated: the number of an argument that is updated in place, and for
-        each result that number, or None if it is another.
+        what: its name in messages, empty for none.
+        donated: the number of an argument that the first of two results updates in place.
         """
         key = what, options, str(jax.tree.map(np.shape, arguments[1:]))
         with jax.enable_x64(self.dtype == "float64"):
             if key not in self._executables:
-                self._executables[key] = self._compiled(what, program, arguments, *donated)
+                self._executables[key] = self._compiled(what, program, arguments, donated)
             return self._executables[key](*arguments)
 
-    def _compiled(self, what, program, arguments, *donated):
+    def _compiled(self, what, program, arguments, donated):
         """Compile a program. Raises UserError if a CPU's machine has too little memory for it."""
         shape, device, began = " x ".join(map(str, arguments[1].shape)), self.devices.first, time.perf_counter()
         says = what and jax.process_index() == 0
         if says:
             tqdm.write(f"XLA compiles {what} of {shape} tokens …", file=sys.stderr)
-        found = compile_program(program, arguments, device.platform, *donated)
+        found = compile_program(program, arguments, device.platform, donated)
         memory = found.memory_analysis()
         needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
                   + memory.temp_size_in_bytes)

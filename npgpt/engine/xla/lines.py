@@ -49,10 +49,9 @@ class Spelled(ast.NodeTransformer):
 
 
 def item_set(node, array, index, x):
-    """Return the tree that sets an item: of an array by a slice, or of an array or a dict."""
-    if not any(isinstance(each, ast.Slice) for each in ast.walk(index)):
-        return spelled(node, "{0} = set_in({0}, {1}, {2})", array, index, x)
-    return spelled(node, "{0} = {1}.set({2})", array, ast.Subscript(ast.Attribute(array, "at"), index), x)
+    """Return the tree that sets an item of an array or of a dict."""
+    where = ast.Subscript(ast.Attribute(ast.Name("np"), "s_"), index)
+    return spelled(node, "{0} = set_in({0}, {1}, {2})", array, where, x)
 
 
 def spelled(node, text, *parts):

@@ -23,7 +23,7 @@ class Reader:
         self.kept = [[engine.devices.put(np.zeros(shape, engine.params.dtype)) for _ in range(2)]
                      for _ in range(self.config.n_layer)]
         # Compile now, not after the first token has been printed. The prompt overwrites what this writes.
-        _, self.kept = engine.run("generation", *self._call(np.zeros((B, 1), np.int64), 0, 0))
+        self.read("generation", np.zeros((B, 1), np.int64), 0, 0)
 
     def __call__(self, idx):
         """idx (B, T) -> logits (B, V) of the token after them, on the host."""
@@ -32,16 +32,17 @@ class Reader:
         T = idx.shape[1]
         padded = min(1 << (T - 1).bit_length(), self.config.block_size)
         idx = np.pad(idx, ((0, 0), (0, padded - T)))            # later positions, which no earlier one sees
-        logits, self.kept = self.engine.run("generation" if T == 1 else what, *self._call(idx, begin, T - 1))
-        return np.asarray(logits)
+        return np.asarray(self.read("generation" if T == 1 else what, idx, begin, T - 1))
 
-    def _call(self, idx, begin, last):
-        """Return the arguments of `XLAEngine.run` that read idx after `begin` tokens; its last token is at `last`."""
-        arrays = idx, self.kept, np.array([begin, last]), self.texts.pads
-        arrays = [each if each is self.kept else self.engine.devices.put(each.astype(np.int32)) for each in arrays]
-        return self._program, (self.p, *arrays), (), 2, (None, 2)
+    def read(self, what, idx, begin, last):
+        """Read idx after `begin` tokens; its last token is at `last`. what: as in `XLAEngine.run`."""
+        arrays = idx, np.array([begin, last]), self.texts.pads
+        arrays = [self.engine.devices.put(each.astype(np.int32)) for each in arrays]
+        arguments = self.p, *arrays, self.kept
+        self.kept, logits = self.engine.run(what, self._program, arguments, donated=4)
+        return logits
 
-    def _program(self, p, idx, kept, numbers, pads):
+    def _program(self, p, idx, numbers, pads, kept):
         (begin, last), T, layer_ops = numbers, idx.shape[1], without_caches(self.engine.lesson)
         key, query = jnp.arange(self.config.block_size), begin + jnp.arange(T)[:, None]            # (T, 1)
         seen = jnp.where((key <= query) & ~is_padding(key, query, pads), 0.0, -jnp.inf)             # (B, 1, T, S)
@@ -60,4 +61,4 @@ class Reader:
         masks = draw_masks(self.config, *idx.shape, self.engine.params.dtype)
         logits, _ = self.engine.transformer.gpt_forward(idx, nest(p), self.config.at(positions), masks, ops)
         kept = [*now_kept, *layers_left]        # those of blocks without attention
-        return of_last(logits)[:, 0], kept
+        return kept, of_last(logits)[:, 0]

@@ -217,7 +217,7 @@ def test_a_step_lowers_for_a_gpu(dtype, jax):
     xla = GPT(GPTConfig(**SMALL, dropout=0.1), dtype=dtype, kernels="xla")
     optimizer = AdamW(xla.params, engine=xla.engine)
     programs = []
-    xla.engine.run = lambda what, *given: programs.append(given[:2]) or ([{}] * 3, 0, 0)
+    xla.engine.run = lambda what, *given: programs.append(given[:2]) or ([{}] * 3, (0, 0))
     optimizer.train_step([batch(xla.config)] * 2, [xla.engine.dropout_rng(1, 0, 0)] * 2, 32, 1.0)
     (program, arguments), = programs
     text = jax.jit(program).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
