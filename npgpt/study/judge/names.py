@@ -173,14 +173,10 @@ class NameSearch:
                                   for name in self.case.results)
 
     def line_like(self, edits):
-        """Return the learner's line with the value, or the name, that edited lines of the package assign; or None."""
-        seen, record = [], [each for each in self.judgement.record if each.line != self.judgement.source.first]
-        package_walk(self.case).run(0, edits, seen)
-        made = {name: seen[i].get(name) for i, statement in edits.items() for name in changed_names(statement)}
-        trues = [true for trues in (self.case.gradients | self.case.helpers).values() for true in trues]
-        found = [each.line for each in record if any(close(each.value, value) for value in made.values())
-                 and not any(close(each.value, true) for true in trues)]
-        return next(iter(found + [each.line for each in reversed(record) if each.name in made]), None)
+        """Return the learner's last line that assigns a name of edited lines of the package, or None."""
+        names = set().union(*map(changed_names, edits.values()))
+        lines = [each.line for each in self.judgement.record if each.name in names]
+        return lines[-1] if lines and lines[-1] != self.judgement.source.first else None
 
     def depends(self, line, on):
         """Return whether the value of a line may depend on another's; True if the function cannot be walked."""
