@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -56,8 +57,8 @@ class Answer:
 
 
 # what an answer holds, by the name that JSON has for it
-KINDS = {each.__name__: each for each in (Answer, Report, Line, Fault, Finding, Assignment, LineCheck)}
-KINDS["ndarray"] = np.array
+PARTS = Answer, Report, Line, Fault, Finding, Assignment, LineCheck
+KINDS: dict[str, Callable] = {"ndarray": np.array, **{each.__name__: each for each in PARTS}}
 
 
 def run_child(exercise, seconds, seed=None):

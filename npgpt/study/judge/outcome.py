@@ -87,8 +87,8 @@ def is_plain(function, definition, file):
     if definition is None or not isinstance(function, types.FunctionType):
         return False
     code, first = function.__code__, min(each.lineno for each in [definition, *definition.decorator_list])
-    lazy = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-    return (code.co_filename, code.co_firstlineno) == (file, first) and not code.co_flags & lazy
+    is_generator = code.co_flags & inspect.CO_GENERATOR
+    return (code.co_filename, code.co_firstlineno) == (file, first) and not is_generator
 
 
 def fill_blanks(tree, function, lesson):
@@ -144,8 +144,6 @@ def copied(value):
         return (list if isinstance(value, list) else tuple)(map(copied, value))
     if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
         return {key: copied(each) for key, each in value.items()}
-    if inspect.iscoroutine(value):
-        value.close()       # otherwise Python warns that it was never awaited
     return None if value is None else type(value)
 
 
