@@ -20,9 +20,7 @@ class Finding:
     where: str = ""
 
     def __str__(self):
-        lines = [*map(str, self.lines)]
-        said = SENTENCES[self.kind].format(*self.operands, lines=" or ".join(filter(None, [
-            ", ".join(lines[:-1]), *lines[-1:]])))
+        said = SENTENCES[self.kind].format(*self.operands, lines=" or ".join(map(str, self.lines)))
         return f"{said}, in `{self.where}`" if self.where else said
 
 
@@ -72,7 +70,7 @@ SENTENCES = {
     "same in": "{0} (here, or in line {lines})",
     # faults, apart from the numbers
     "raised": "{0}",
-    "clash": "{0} {1} {2} {3} {4}: the shapes do not fit",
+    "clash": "{0}: the shapes {1} and {2} do not fit",
     "is None": "`{0}`, but {1} is None here",
     "fails": "line {lines} fails: {0}",
     "writes": "`{0}` changes {1}, which belongs to the caller: make a new array",

@@ -107,7 +107,7 @@ class Pieces:
 
 def hidden(term):
     """Return the name of the variable that holds the value of a package's term in the learner's walk."""
-    return "__" + "".join(char if char.isalnum() else f"_{ord(char)}_" for char in term) + "__"
+    return f"__{term.encode().hex()}__"
 
 
 def edited(node, pieces, line=None, is_value=False):
@@ -271,8 +271,7 @@ def insertions(node, pieces, is_all):
     is_module = getattr(node, "id", None) in ("np", "math", "ops", "layers")
     if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Starred | ast.Slice) or is_module:
         return
-    # A term is missing in a sum; anywhere else it is less likely. What neither the package's line has nor counts
-    # something gives the numbers by accident: it is no divisor.
+    # What neither the package's line has nor counts something gives the numbers by accident: it is no divisor.
     is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
     for term, value, rank in pieces.values:
         yield rank, "factor", [term], ast.BinOp(node, ast.Mult(), value)
@@ -280,7 +279,6 @@ def insertions(node, pieces, is_all):
         if rank != Rank.MISSING_OTHER and "**" not in term and not names_in(node) & {*re.findall(r"[^\W\d]\w*", term)}:
             yield rank, "division", [term], ast.BinOp(node, ast.Div(), value)
         if rank != Rank.MISSING_COUNT and (is_sum or is_all or rank == Rank.MISSING):
-            rank = rank if is_sum or is_all else Rank.MISSING_OTHER
             yield rank, "term", [term], ast.BinOp(node, ast.Add(), value)
             yield rank, "subtraction", [term], ast.BinOp(node, ast.Sub(), value)
     for number in pieces.numbers:

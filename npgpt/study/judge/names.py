@@ -60,12 +60,12 @@ class NameSearch:
         if self.walk is None:
             return None
         helpers, tried = self.case.helpers, []
-        # The search begins at the line, at a line above it with a wrong value of the package's names, and at the last.
+        # The search begins at the line or at one above it with a wrong value of the package's names, then at the last.
         above = [self.walk.index(each.line) for each in self.walk.record() if each.name in helpers
                  and not any(close(each.value, true) for true in helpers[each.name])]
         start, last = self.walk.index(first.line or 0), len(self.walk.statements) - 1
         start = last if start is None else start
-        for i in dict.fromkeys([min([*above, start]), start, last]):
+        for i in dict.fromkeys([min([*above, start]), last]):
             if found := self.smallest(i, tried):
                 return found
             tried += self.window(i)
@@ -229,7 +229,6 @@ def counterpart(judgement, wrong):
     have = [case.dy, *(each.value for each in judgement.record), *judgement.results.values()]
     map_arrays(have.append, case.cache)
     have = [*map(np.asarray, filter(is_floating, have))]
-    have += [part for whole in have if whole.ndim > 2 for part in whole]        # the learner may stack arrays
     wanted = {other for name in wrong for other in gradient_names(name[1:])} | {*wrong}
     in_tree = (tree_line(source, wrong[0][1:]) or 0) - source.first + 1         # of a parameter's gradient
     walk, found = package_walk(case), set()

@@ -79,16 +79,12 @@ class Report:
         """Whether a central difference is shown beside a gradient."""
         return any(each.kind == "worst" for line in self.lines for each in line.evidence)
 
-    def entries(self):
-        """The lines, the faults, and those to be written, in the order of the file."""
-        blanks = [Line("...", line, "") for line in self.to_do]
-        return sorted([*self.lines, *self.faults, *blanks], key=lambda each: each.line or 0)
-
 
 def report_text(report, title, with_mistakes=True) -> str:
     """A `Report` as text, a line for each gradient. with_mistakes: say what the mistake is, not only where it is."""
     width, text = max([len(line.name) for line in report.lines], default=0) + 2, [title]
-    for each in report.entries():
+    blanks = [Line("...", line, "") for line in report.to_do]
+    for each in sorted([*report.lines, *report.faults, *blanks], key=lambda each: each.line or 0):
         line, name = f"line {each.line}" if each.line else "", each.name
         text.append(f"  {line:<9}{name:<{width if name and each.verdict else 0}}{each.verdict}")
         text += [f"             {said}" for said in [*each.evidence, *(each.mistakes if with_mistakes else [])]]

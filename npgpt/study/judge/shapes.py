@@ -11,7 +11,6 @@ from npgpt.study.gradcheck.trace import is_floating
 
 EXACT = 1e-9        # relative error of a right result: any order of the operations is far below it
 CLOSE = 1e-6        # of a gradient that is recognised
-SIGNS = {ast.MatMult: "@", ast.Mult: "*", ast.Add: "+", ast.Sub: "-", ast.Div: "/"}
 
 
 def close(a, b):
@@ -65,12 +64,12 @@ def value_of(node, names):
 def clash(statement, names):
     """Return a `Finding` about the innermost operation of a statement whose shapes do not fit, or None."""
     for node in reversed([*ast.walk(statement)]):
-        error = value_of(node, names) if isinstance(node, ast.BinOp) and type(node.op) in SIGNS else None
+        error = value_of(node, names) if isinstance(node, ast.BinOp) else None
         if not isinstance(error, TypeError | ValueError):
             continue
-        (left, a), (right, b) = [(ast.unparse(each), value_of(each, names)) for each in (node.left, node.right)]
+        a, b = value_of(node.left, names), value_of(node.right, names)
         if a is None or b is None:
-            return Finding("is None", [ast.unparse(node), left if a is None else right])
+            return Finding("is None", [ast.unparse(node), ast.unparse(node.left if a is None else node.right)])
         if isinstance(error, ValueError) and isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-            return Finding("clash", [left, f"{a.shape}", SIGNS[type(node.op)], right, f"{b.shape}"])
+            return Finding("clash", [ast.unparse(node), f"{a.shape}", f"{b.shape}"])
     return None
