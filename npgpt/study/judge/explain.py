@@ -103,7 +103,7 @@ class Explanation:
                 found = [*filter(None, [self.worst(line.name, given, true), same_ratio(given, true)])]
             elif self.begun:
                 found = [self.begun]
-            if mistake := mistake_in_numbers(given, true, self.lesson.sizes_at(self.case.setting)):
+            if mistake := mistake_in_numbers(given, true):
                 mistakes = [mistake]
         return dataclasses.replace(line, evidence=found, mistakes=mistakes)
 

@@ -142,7 +142,7 @@ def copied(value):
         return np.array(value)
     if isinstance(value, tuple | list):
         return (list if isinstance(value, list) else tuple)(map(copied, value))
-    if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
+    if isinstance(value, dict):
         return {key: copied(each) for key, each in value.items()}
     return None if value is None else type(value)
 
