@@ -271,7 +271,8 @@ def insertions(node, pieces, is_all):
     is_module = getattr(node, "id", None) in ("np", "math", "ops", "layers")
     if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Starred | ast.Slice) or is_module:
         return
-    # What neither the package's line has nor counts something gives the numbers by accident: it is no divisor.
+    # What neither the package's line has nor counts something gives the numbers by accident:
+    # it is no divisor.
     is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
     for term, value, rank in pieces.values:
         yield rank, "factor", [term], ast.BinOp(node, ast.Mult(), value)

@@ -60,7 +60,8 @@ class NameSearch:
         if self.walk is None:
             return None
         helpers, tried = self.case.helpers, []
-        # The search begins at the line or at one above it with a wrong value of the package's names, then at the last.
+        # The search begins at the line, or at one above it with a wrong value of the package's
+        # names, then at the last.
         above = [self.walk.index(each.line) for each in self.walk.record() if each.name in helpers
                  and not any(close(each.value, true) for true in helpers[each.name])]
         start, last = self.walk.index(first.line or 0), len(self.walk.statements) - 1
@@ -173,7 +174,7 @@ class NameSearch:
                                   for name in self.case.results)
 
     def line_like(self, edits):
-        """Return the learner's last line that assigns a name of edited lines of the package, or None."""
+        """Return the learner's last line that assigns a name of the package's edited lines, or None."""
         names = set().union(*map(changed_names, edits.values()))
         lines = [each.line for each in self.judgement.record if each.name in names]
         return lines[-1] if lines and lines[-1] != self.judgement.source.first else None

@@ -87,7 +87,8 @@ def report_text(report, title, with_mistakes=True) -> str:
     for each in sorted([*report.lines, *report.faults, *blanks], key=lambda each: each.line or 0):
         line, name = f"line {each.line}" if each.line else "", each.name
         text.append(f"  {line:<9}{name:<{width if name and each.verdict else 0}}{each.verdict}")
-        text += [f"             {said}" for said in [*each.evidence, *(each.mistakes if with_mistakes else [])]]
+        said = [*each.evidence, *(each.mistakes if with_mistakes else [])]
+        text += [f"             {finding}" for finding in said]
     text += [f"  note: {note}" for note in report.notes]
     return "\n".join([*text, summary(report)])
 

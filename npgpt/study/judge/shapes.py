@@ -47,7 +47,7 @@ def missing_step(given, true):
 
 def same_ratio(given, true):
     """Return a `Finding` if every entry is the true one times the same factor, or None."""
-    ratio = given / np.where(true == 0.0, np.nan, true)         # the condition does not hold for NaN
+    ratio = given / np.where(true == 0.0, np.nan, true)      # for NaN it does not hold
     is_same = np.ptp(ratio) <= CLOSE * abs(ratio.flat[0])
     return Finding("times", [f"{ratio.flat[0]:.5g}"]) if is_same else None
 
@@ -68,7 +68,8 @@ def clash(statement, names):
             continue
         a, b = value_of(node.left, names), value_of(node.right, names)
         if a is None or b is None:
-            return Finding("is None", [ast.unparse(node), ast.unparse(node.left if a is None else node.right)])
+            missing = node.left if a is None else node.right
+            return Finding("is None", [ast.unparse(node), ast.unparse(missing)])
         if isinstance(error, ValueError) and isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
             return Finding("clash", [ast.unparse(node), f"{a.shape}", f"{b.shape}"])
     return None
