@@ -19,9 +19,8 @@ def bug_text(lesson, seed, path):
     task = f"One line of {lesson.backward.__name__} has a bug. Find it, fix it, and check the file."
     commands = {"": "is it fixed?", " --hint": "a hint, and the next one"}
     notes = read_notes(lesson)
-    own = {key_of(each): each for each in statements(backward_tree(lesson))}
-    mistakes = [(each, notes[key].mistake) for key, each in own.items()
-                if key in notes and notes[key].mistake]
+    mistakes = [(each, note.mistake) for each in statements(backward_tree(lesson))
+                if (note := notes.get(key_of(each))) and note.mistake]
     statement, mistake = mistakes[seed % len(mistakes)]
     lines = list(read_source(lesson.backward).lines)
     line = lines[statement.lineno - 1]

@@ -72,14 +72,10 @@ class Exercise(Step):
     text: str
 
     @functools.cached_property
-    def function(self):
-        """The tree of the learner's backward, or None without a `def` of it."""
-        return find_function(ast.parse(self.text), self.lesson.backward)
-
-    @property
     def statements(self):
         """The simple statements of the learner's backward, in order."""
-        return statements(self.function) if self.function else []
+        function = find_function(ast.parse(self.text), self.lesson.backward)
+        return statements(function) if function else []
 
     @property
     def blanks(self):

@@ -6,7 +6,7 @@ import enum
 # How likely a kind of mistake is, the likeliest first: of several repairs the first one names the mistake. SHAPE: also
 # of the results; CACHE: another one; NAME, MISSING: of a variable in the package's line; COUNT: a number; PART: a
 # variable instead of a part of the line; FAR: often right by accident.
-Rank = enum.IntEnum("Rank", """SIGN PART_SIGN SHAPE LINES_SWAPPED AXIS SWAPPED BRACKETS CACHE EXTRA COUNT
+Rank = enum.IntEnum("Rank", """SIGN PART_SIGN SHAPE LINES_SWAPPED AXIS BRACKETS CACHE EXTRA COUNT
     MISSING_NUMBER MISSING NAME MISSING_COUNT OTHER_NAME PART MISSING_OTHER FAR""")
 
 
@@ -20,9 +20,7 @@ class Finding:
     where: str = ""
 
     def __str__(self):
-        lines = [*map(str, self.lines)]
-        said = SENTENCES[self.kind].format(*self.operands, lines=" or ".join(filter(None, [
-            ", ".join(lines[:-1]), *lines[-1:]])))
+        said = SENTENCES[self.kind].format(*self.operands, lines=" or ".join(map(str, self.lines)))
         return f"{said}, in `{self.where}`" if self.where else said
 
 
@@ -55,17 +53,14 @@ SENTENCES = {
     "extra division": "divided by {0}, which does not belong there",
     "extra term": "the term {0} does not belong there",
     "extra call": "{0} does not belong there",
-    "one entry": "{0} is only one entry: the sum over axis 0 is missing",
     "instead": "{0} instead of {1}",
     "uses": "uses {0} instead of {1}",
-    "condition": "the condition {0} is the wrong way round",
     "factor": "the factor {0} is missing",
     "call": "the call of {0} is missing",
     "division": "the division by {0} is missing",
     "term": "the term {0} is missing",
     "subtraction": "the term {0} is missing: it must be subtracted",
     "subtracted from": "it must be subtracted from {0}",
-    "still": "it is still {0}, {1}",
     "zero": "it is 0 everywhere: its gradient is missing",
     "another order": "the right numbers in another order: look at the reshape, the transpose or the index",
     "dtype": "computed in {0}, whose rounding is seen: keep the dtype of the arguments",
@@ -75,7 +70,7 @@ SENTENCES = {
     "same in": "{0} (here, or in line {lines})",
     # faults, apart from the numbers
     "raised": "{0}",
-    "clash": "{0} {1} {2} {3} {4}: {5} is not {6}",
+    "clash": "{0}: the shapes {1} and {2} do not fit",
     "is None": "`{0}`, but {1} is None here",
     "fails": "line {lines} fails: {0}",
     "writes": "`{0}` changes {1}, which belongs to the caller: make a new array",
@@ -83,7 +78,7 @@ SENTENCES = {
     "kept": "a result of an earlier call has changed: make a new array in each call",
     "results": "{0} returned {1}, not {2}",
     "no tree": "dp is {0}, not a tree of gradients (a dict)",
-    "missing": "{0} is missing in dp{1}",
+    "missing": "{0} is missing in dp",
     "no parameter": "dp has {0}, which is no parameter",
     "not None": "{0} must be None",
     "no array": "{0} is {1}, not an array of floating numbers",
@@ -91,15 +86,12 @@ SENTENCES = {
     "shape": "its shape is {0}, not {1}",
     "axes order": "the numbers are right, its axes are in another order (transposed?)",
     "needs a reshape": "the numbers are right, it needs a reshape",
-    "summed over": "it was summed over {0} too",
-    "sum missing": "the sum over {0} is missing",
+    "summed over": "it was summed over axis {0} too",
+    "sum missing": "the sum over axis {0} is missing",
     "begins": "{0} is {1}: it begins here",
     "worst": "{0} is {1}, the central difference {2}{3}",
     "worst of several": "{0} is {1}, the true value {2}",
     "times": "every entry is {0} times the true one",
-    "off by": "the difference from the true one is the same along axis {0}",
-    "right at": "it is right only at index {0} of axis {1}",
     "here": "the mistake is in this line, or a line before it is missing",
     "above": "the mistake is in this line or in line {lines}, or a line between them is missing",
-    "far above": "the mistake is in this line or above it, or a line is missing",
 }

@@ -5,7 +5,6 @@ until the results are the true ones. So a mistake is only named if its correctio
 """
 
 import ast
-import copy
 import dataclasses
 import functools
 import itertools
@@ -30,15 +29,14 @@ text = ast.unparse
 def repairs(walk, window, whole, others, is_right, terms):
     """Yield (rank, line, finding, edits) for each edit that makes the results of a `Walk` right, likeliest first.
 
-    window: numbers of statements, the likeliest first; whole: those in which arrays are swapped too;
+    window: numbers of statements, the likeliest first; whole: those that are swapped too;
     others: those whose right sides may be swapped with them; is_right(names): whether the walk ended
     well; terms(statement): text -> value of the parts of the package's line, which may be missing in
     the learner's; edits: as `Walk.run` takes them.
     """
     tries = []
     for nearness, i in enumerate(window):
-        after = walk.before[min(i + 1, len(walk.before) - 1)]
-        pieces = Pieces(walk.before[i], walk.globals, terms(walk.statements[i]), walk.statements[i], after)
+        pieces = Pieces(walk.before[i], walk.globals, terms(walk.statements[i]), walk.statements[i])
         tries += [(rank, nearness, line, finding, {i: statement})
                   for rank, line, finding, statement in edited(walk.statements[i], pieces)]
     tries += swaps(walk, whole, others)
@@ -54,21 +52,21 @@ MISTAKES = {
     "extra factor": "factor", "extra division": "division", "extra term": "term", "extra call": "call",
     "transposed": "not transposed", "not transposed": "transposed", "keepdims": "keepdims missing",
     "multiplied": "divided", "divided": "multiplied"} | {
-    kind: kind for kind in ("sign", "term sign", "part sign", "matmul order", "swapped", "results order", "condition",
+    kind: kind for kind in ("sign", "term sign", "part sign", "matmul order", "swapped", "results order",
                             "loop order", "reduction", "axis", "instead", "uses")}
 
 
 def mistakes(walk):
     """Yield (number of the statement, line, finding, statement) of each small mistake in a `Walk`, from its end."""
     for i, (statement, names) in reversed([*enumerate(zip(walk.statements, walk.before, strict=False))]):
-        for _, line, finding, new in edited(statement, Pieces(names, walk.globals, {}, statement, {})):
+        for _, line, finding, new in edited(statement, Pieces(names, walk.globals, {}, statement)):
             kind = MISTAKES.get(finding.kind)
             if kind and i > 0 and (kind != "uses" or RESULT not in stored_names(new)):      # 0 unpacks the cache
                 yield i, line, dataclasses.replace(finding, kind=kind, operands=finding.operands[::-1]), new
 
 
 def swaps(walk, window, others):
-    """Yield the edits that swap the right sides of two lines, or two arrays in a whole line."""
+    """Yield the edits that swap the right sides of two lines."""
     statements = walk.statements
     simple = [i for i in others if isinstance(statements[i], ast.Assign)
               and RESULT not in stored_names(statements[i])]
@@ -78,22 +76,6 @@ def swaps(walk, window, others):
         if (i in window or j in window) and type(a.value) is type(b.value):
             yield (Rank.LINES_SWAPPED, 0, a.lineno, Finding("lines swapped", [], [b.lineno]),
                    {i: changed(a, value=b.value), j: changed(b, value=a.value)})
-    names = walk.before[window[0]] if window else {}
-    arrays = [name for name, value in names.items() if isinstance(value, np.ndarray) and name[:2] != "__"]
-    for i in window:
-        used = names_in(statements[i])
-        for a, b in itertools.combinations([name for name in arrays if name in used], 2):
-            yield (Rank.SWAPPED, 0, statements[i].lineno, Finding("swapped", [a, b]),
-                   {i: renamed(statements[i], {a: b, b: a})})
-
-
-def renamed(statement, names):
-    """Return a copy of a statement that reads other variables. names: old -> new."""
-    new = copy.deepcopy(statement)
-    for node in ast.walk(new):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            node.id = names.get(node.id, node.id)
-    return new
 
 
 class Pieces:
@@ -101,16 +83,13 @@ class Pieces:
 
     kinds: name -> type of all variables so far, and of those of the statement's loops; floating: the names of arrays
     and numbers; values: (text, node, rank) of what can be a factor, a term or a divisor; numbers: those of the
-    package's line and a few that are often forgotten; likely: the texts of the package's line; is_count: whether the
-    statement assigns integers.
+    package's line and a few that are often forgotten; likely: the texts of the package's line.
     """
 
-    def __init__(self, names, outer, terms, statement, after):
+    def __init__(self, names, outer, terms, statement):
         numbers = {term: value for term, value in terms.items() if re.fullmatch(r"[\d.e-]+", term)}
         self.numbers = sorted({*NUMBERS, *numbers.values()})
         self.likely = set(terms) - set(numbers)
-        self.is_count = any(isinstance(after.get(name), np.ndarray) and after[name].dtype.kind == "i"
-                            for name in stored_names(statement))
         own = {name: value for name, value in names.items() if name not in outer
                or isinstance(value, float) and not name.startswith("__")}
         self.kinds = {name: "number" if isinstance(value, float | np.floating) else type(value)
@@ -128,7 +107,7 @@ class Pieces:
 
 def hidden(term):
     """Return the name of the variable that holds the value of a package's term in the learner's walk."""
-    return "__" + "".join(char if char.isalnum() else f"_{ord(char)}_" for char in term) + "__"
+    return f"__{term.encode().hex()}__"
 
 
 def edited(node, pieces, line=None, is_value=False):
@@ -152,10 +131,10 @@ def edited(node, pieces, line=None, is_value=False):
             for rank, at, finding, new in edited(part, pieces, line, isinstance(part, ast.expr) and values) \
                     if isinstance(part, ast.AST) else ():
                 news = [*parts[:i], new, *parts[i + 1:]] if isinstance(child, list) else new
-                yield rank, at, located(finding, rank, node, field, part), changed(node, **{field: news})
+                yield rank, at, located(finding, node, field, part), changed(node, **{field: news})
 
 
-def located(finding, rank, node, field, part):
+def located(finding, node, field, part):
     """Add the location of a node's part to a finding about the part."""
     if finding.where:
         return finding
@@ -164,8 +143,7 @@ def located(finding, rank, node, field, part):
             return dataclasses.replace(finding, where=text(part))
         kind = {"factor": "division", "extra factor": "extra division"}.get(finding.kind, finding.kind)
         return dataclasses.replace(finding, kind=kind)
-    if isinstance(node, ast.Call) and field == "args" and not isinstance(part, ast.Name) \
-            and rank not in (Rank.NAME, Rank.MISSING_COUNT):
+    if isinstance(node, ast.Call) and field == "args" and not isinstance(part, ast.Name):
         return dataclasses.replace(finding, where=text(node))       # the sentence does not say where it is
     return finding
 
@@ -220,8 +198,7 @@ def edits(node, pieces):
             for order in itertools.permutations(items) if len(items) < 5 else ():
                 yield Rank.SHAPE, "results order", [], changed(node, value=ast.Tuple([*order], ast.Load()))
         case ast.Assign([target], value) if not isinstance(target, ast.Tuple):
-            if not pieces.is_count:
-                yield Rank.SIGN, "sign", [], changed(node, value=negative(value))
+            yield Rank.SIGN, "sign", [], changed(node, value=negative(value))
             if isinstance(target, ast.Subscript) or pieces.kinds.get(getattr(target, "id", None)) is np.ndarray:
                 yield Rank.SHAPE, "overwrites", [], ast.copy_location(ast.AugAssign(target, ast.Add(), value), node)
             if isinstance(target, ast.Subscript):
@@ -234,13 +211,9 @@ def edits(node, pieces):
                 order = [*targets[:i], ast.Name(name, ast.Store()), *targets[i + 1:]]
                 yield (Rank.AXIS, "not assigned", [i + 1, text(node.value), name],
                        changed(node, targets=[ast.Tuple(order, ast.Store())]))
-        case ast.Subscript(value, ast.Constant(int())):
-            yield Rank.EXTRA, "one entry", [text(node)], expression(f"({text(value)}).sum(axis=0)")
         case ast.Dict(values=values):
             for names, order in exchanged(values):
                 yield Rank.AXIS, "swapped", names, changed(node, values=order)
-        case ast.IfExp(test) | ast.If(test):
-            yield Rank.FAR, "condition", [text(test)], changed(node, test=ast.UnaryOp(ast.Not(), test))
 
 
 def augmented_edits(node, pieces):
@@ -298,8 +271,8 @@ def insertions(node, pieces, is_all):
     is_module = getattr(node, "id", None) in ("np", "math", "ops", "layers")
     if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Starred | ast.Slice) or is_module:
         return
-    # A term is missing in a sum; anywhere else it is less likely. What neither the package's line has nor counts
-    # something gives the numbers by accident: it is no divisor.
+    # What neither the package's line has nor counts something gives the numbers by accident:
+    # it is no divisor.
     is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
     for term, value, rank in pieces.values:
         yield rank, "factor", [term], ast.BinOp(node, ast.Mult(), value)
@@ -307,14 +280,13 @@ def insertions(node, pieces, is_all):
         if rank != Rank.MISSING_OTHER and "**" not in term and not names_in(node) & {*re.findall(r"[^\W\d]\w*", term)}:
             yield rank, "division", [term], ast.BinOp(node, ast.Div(), value)
         if rank != Rank.MISSING_COUNT and (is_sum or is_all or rank == Rank.MISSING):
-            rank = rank if is_sum or is_all else Rank.MISSING_OTHER
             yield rank, "term", [term], ast.BinOp(node, ast.Add(), value)
             yield rank, "subtraction", [term], ast.BinOp(node, ast.Sub(), value)
     for number in pieces.numbers:
         for kind, operator in (("factor", ast.Mult()), ("term", ast.Add()), ("subtracted from", ast.Sub())):
             if (kind, number) != ("factor", 1.0):
                 yield Rank.MISSING_NUMBER, kind, [number], ast.BinOp(ast.Constant(number), operator, node)
-    if not pieces.is_count and not isinstance(node, ast.UnaryOp):
+    if not isinstance(node, ast.UnaryOp):
         yield Rank.PART_SIGN, "part sign", [text(node)], negative(node)
     if not isinstance(node, ast.Name):
         far = Rank.FAR if is_all else Rank.PART

@@ -4,7 +4,6 @@ import ast
 import contextlib
 import copy
 import io
-import types
 
 import numpy as np
 
@@ -64,10 +63,8 @@ class Walk:
 
     def fork(self, names, used):
         """Return a copy of the names, with copies of the arrays that `used` names: a statement may write to them."""
-        arrays = {name: names[name] for name in used & names.keys()
-                  if isinstance(names[name], np.ndarray | tuple | list | dict)}
-        modules = {id(value): value for value in names.values() if isinstance(value, types.ModuleType)}
-        return names | copy.deepcopy(arrays, modules)
+        return names | copy.deepcopy({name: names[name] for name in used & names.keys()
+                                      if isinstance(names[name], np.ndarray | tuple | list | dict)})
 
     def index(self, line):
         """Return the number of the statement on a line of the file, or None."""

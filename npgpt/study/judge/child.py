@@ -16,17 +16,22 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
 
 from npgpt.errors import UserError, describe, one_line, printable, raised_at
 from npgpt.files import read_python, run_python
 from npgpt.study.exercises.exercise import Exercise
+from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.walk import silent
 from npgpt.study.gradcheck.check import LineCheck, best_check
+from npgpt.study.gradcheck.trace import Assignment
 from npgpt.study.gradcheck.truth import cases
 from npgpt.study.judge.judge import explained, new_seed, verdict
-from npgpt.study.judge.outcome import from_json, load_solution, to_json
-from npgpt.study.judge.report import Report
+from npgpt.study.judge.outcome import load_solution
+from npgpt.study.judge.report import Fault, Line, Report
 from npgpt.study.lessons.own import read_pairs
 from npgpt.study.lessons.own_block import block_lesson
 
@@ -49,6 +54,11 @@ class Answer:
     layers: list[list[LineCheck]] = dataclasses.field(default_factory=list)
     remarks: list[str] = dataclasses.field(default_factory=list)
     error: str = ""
+
+
+# what an answer holds, by the name that JSON has for it
+PARTS = Answer, Report, Line, Fault, Finding, Assignment, LineCheck
+KINDS: dict[str, Callable] = {"ndarray": np.array, **{each.__name__: each for each in PARTS}}
 
 
 def run_child(exercise, seconds, seed=None):
@@ -89,7 +99,7 @@ def ask(path, seconds, code, action, *request):
                         "is there an endless loop? (--time-limit gives it longer)")
     if not lines:
         raise UserError(f"{path}: the code ended its process ({how}) before it could be checked")
-    answer = from_json(json.loads(lines[-1]), Answer)
+    answer = json.loads(lines[-1], object_hook=from_json)
     if answer.error:
         raise UserError(f"{path}{answer.error}")
     return answer
@@ -179,3 +189,15 @@ def check_pairs(file, name, inputs, send):
         checks.append(found)
         remarks += [remark] * bool(remark)
     send(Answer(layers=checks, remarks=remarks))
+
+
+def to_json(value):
+    """Return what `json.dumps` writes for an array or a dataclass."""
+    is_array = isinstance(value, np.ndarray)
+    fields = {"object": value.tolist(), "dtype": value.dtype.str} if is_array else vars(value)
+    return {"class": type(value).__name__, **fields}
+
+
+def from_json(found):
+    """Return the array or dataclass of `to_json`."""
+    return KINDS[found.pop("class")](**found)

@@ -18,7 +18,7 @@ from npgpt.study.gradcheck.measure import input_gradient, intermediate_gradient,
 from npgpt.study.judge.names import UNKNOWN, NameSearch, counterpart
 from npgpt.study.judge.outcome import contents
 from npgpt.study.judge.report import Fault, Line
-from npgpt.study.judge.shapes import EXACT, clash, close, mistake_in_numbers, pattern
+from npgpt.study.judge.shapes import clash, mistake_in_numbers, same_ratio
 
 WEAK = "unknown", "follows", "zero", "another order"        # are replaced by a name
 
@@ -29,7 +29,7 @@ class Explanation:
     def __init__(self, judgement, cases):
         self.judgement, self.case, self.lesson, self.source = (
             judgement, judgement.case, judgement.lesson, judgement.source)
-        self.cases, self.begun = cases, self.not_finite()
+        self.begun = self.not_finite()
         self.search = NameSearch(judgement, cases, self.begun is not None)
 
     def explain(self, lines):
@@ -50,8 +50,7 @@ class Explanation:
         wrong = [first.name] if first else raised[0].targets if any(raised) else ()
         key = counterpart(self.judgement, wrong) if wrong else ""
         if first:
-            found = (self.rounded(first) or self.search.repaired(first) or self.still(first)
-                     or self.search.recognised(first))
+            found = self.rounded(first) or self.search.repaired(first) or self.search.recognised(first)
             explained = self.named(explained, first, *found) if found else [
                 self.with_possible_lines(each) if each is first else each for each in explained]
         return faults, explained, key
@@ -86,9 +85,9 @@ class Explanation:
         walk = self.search.walk
         if not walk or first.line is None or first.mistakes != [UNKNOWN]:
             return first
-        above = sorted(walk.statements[i].lineno for i in self.search.window(walk.index(first.line) or 0))
-        above = [line for line in above if line < first.line]
-        where = Finding("above", [], above) if 0 < len(above) < 4 else Finding("far above" if above else "here")
+        window = self.search.window(walk.index(first.line) or 0)
+        above = sorted(line for i in window if (line := walk.statements[i].lineno) < first.line)
+        where = Finding("above", [], above) if above else Finding("here")
         return dataclasses.replace(first, evidence=[*first.evidence, where])
 
     # The numbers
@@ -101,16 +100,16 @@ class Explanation:
             if np.shape(given) != np.shape(true):
                 found = [Finding("shape", [f"{np.shape(given)}", f"{np.shape(true)}"])]
             elif np.isfinite(given).all():
-                found = [*filter(None, [self.worst(line.name, given, true), pattern(given, true)])]
+                found = [*filter(None, [self.worst(line.name, given, true), same_ratio(given, true)])]
             elif self.begun:
                 found = [self.begun]
-            if mistake := mistake_in_numbers(given, true, self.lesson.sizes_at(self.case.setting)):
+            if mistake := mistake_in_numbers(given, true):
                 mistakes = [mistake]
         return dataclasses.replace(line, evidence=found, mistakes=mistakes)
 
-    def given(self, line, judgement=None):
+    def given(self, line):
         """Return (value, true value) of the gradient on a wrong line; each may be None."""
-        it = judgement or self.judgement
+        it = self.judgement
         if line.name in it.results and line.name in it.case.results:
             return it.results[line.name], it.case.results[line.name]
         made = [each for each in it.record if each.line == line.line and each.name in gradient_names(line.name[1:])]
@@ -143,15 +142,14 @@ class Explanation:
 
     def first_write(self):
         """Return the `Fault` of the line that first changes an argument."""
-        arguments, held, found = self.case.arguments(), {}, []      # name -> its value, and what that held
+        arguments, found = self.case.arguments(), []
         before, solution = contents(arguments), self.judgement.solution
 
         def watch(line, name, value):
-            if not found and contents(arguments) != before:
-                changed = [each for each, (array, was) in held.items() if contents(array) != was]
-                found[:] = line, next(iter(changed), "the cache")
-            if name and not isinstance(value, tuple):
-                held[name] = value, contents(value)
+            now = contents(arguments)
+            if not found and now != before:
+                changed = next(i for i, each in enumerate(now) if each != before[i])
+                found[:] = line, solution.function.__code__.co_varnames[changed]
             return value
 
         if self.source:
@@ -180,16 +178,6 @@ class Explanation:
         if line != fault.line and walk.after is None:
             what = Finding("fails", [str(what)], [fault.line])
         return Fault(what, line, [finding])
-
-    def still(self, first):
-        """Return (line, finding) if the first wrong gradient is another variable's, or None."""
-        judgements = [self.judgement, *map(self.judgement.on, self.cases[1:])]
-        equal = [[name for name, values in it.case.gradients.items() if any(close(given, value) for value in values)]
-                 for it in judgements for given, true in [self.given(first, it)] if given is not None
-                 and np.shape(given) == np.shape(true) and relative_error(given, true) > EXACT]
-        same = [name for name in equal[0] if all(name in each for each in equal)] if equal else []
-        what = "before its last step" if same == [first.name] else "the gradient of another variable"
-        return (first.line, Finding("still", [same[0], what])) if same else None
 
     def rounded(self, first):
         """Return (line, finding) if only the rounding in a smaller dtype is wrong, or None."""

@@ -110,8 +110,7 @@ def judged(row, exercise, seed, seconds):
         return row._replace(verdict="right" if report.right else "unfinished")
     first = report.wrong[0]
     said = "; ".join(map(str, [*filter(None, [getattr(first, "what", "")]), *first.mistakes]))
-    name = getattr(first, "name", "")
-    return row._replace(verdict="wrong", line=first.line, gradient=name, mistake=said)
+    return row._replace(verdict="wrong", line=first.line, gradient=first.name, mistake=said)
 
 
 def reason(error, path):

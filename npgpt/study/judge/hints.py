@@ -21,8 +21,7 @@ def next_hint(exercise, progress, seconds, report=None, seed=None):
         return f"{exercise.path}: every gradient is right, no hint is needed"
     key, first = key_in_question(exercise, report), report.wrong[0] if report.wrong else None
     mistakes = [str(each) for each in first.mistakes if each.kind not in ("unknown", "follows")] if first else []
-    found = hints(exercise.lesson, key) if key else shown(exercise, first)
-    found = [*mistakes, *found]
+    found = [*mistakes, *(hints(exercise.lesson, key) if key else shown(exercise, first))]
     # A mistake of another kind on the same line begins again.
     number = progress.next_hint(exercise.name, ": ".join([key, *mistakes]), len(found) - 1)
     return f"hint {number + 1} of {len(found)}: {found[number]}"
@@ -42,7 +41,7 @@ def key_in_question(exercise, report):
         return unfinished_key(exercise)
     if exercise.what != "long way":
         return report.key
-    name = getattr(report.wrong[0], "name", "")         # of the long way each gradient has a line of its name
+    name = report.wrong[0].name         # of the long way each gradient has a line of its name
     return name if name in dict(package_statements(exercise.lesson)) else ""
 
 

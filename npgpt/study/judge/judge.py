@@ -84,10 +84,6 @@ class Judgement:
         self.decided = self.finished and not self.faults and all(line.verdict == OK for line in self.lines)
         self.lines += self.intermediate_lines() if self.record else []
 
-    def on(self, case):
-        """Return the judgement of the same solution in another case."""
-        return Judgement(self.solution, case)
-
     @property
     def sound(self):
         """Whether nothing is wrong so far."""
@@ -100,24 +96,20 @@ class Judgement:
         """Return the `Fault`s of a result's form: how many gradients there are, and their types."""
         lesson, line, is_tuple = self.lesson, self.last_return(), isinstance(result, tuple)
         names = [f"d{name}" for name in lesson.results] + ["dp"] * lesson.is_composite
-        wanted = f"{len(names)} ({', '.join(names)})" if len(names) > 1 else \
-            f"one {'tree' if lesson.is_composite else 'array'} ({names[0]})"
+        wanted = f"{len(names)} ({', '.join(names)})"
         fits = lesson.is_own and (isinstance(result, dict)
                                   or isinstance(result, tuple | list) and len(result) == len(names))
         if not fits and (result is None or is_tuple != (len(names) > 1) or is_tuple and len(result) != len(names)):
             what = f"{len(result)} results" if is_tuple else kind_of(result)
             return [Fault(Finding("results", [lesson.backward.__name__, what, wanted]), line)]
-        if lesson.is_composite and is_tuple and isinstance(result[0], dict):
-            return [Fault(Finding("results order"), line)]
         tree = result[-1] if is_tuple else result
         if lesson.is_composite and not isinstance(tree, dict):
             return [Fault(Finding("no tree", [kind_of(tree)]), line)]
         named = lesson.named(result)
         missing = [name for name, true in self.case.results.items() if true is not None and name not in named]
         if missing:
-            more = f", and {len(missing) - 1} more" if missing[1:] else ""
-            return [Fault(Finding("missing", [missing[0], more]),
-                          self.source and tree_line(self.source, missing[0][1:]) or line)]
+            found = self.source and tree_line(self.source, missing[0][1:])
+            return [Fault(Finding("missing", missing[:1]), found or line)]
         return [fault for name in dict.fromkeys([*self.case.results, *named])
                 if (fault := self.type_fault(name, named.get(name))) is not None]
 
@@ -144,7 +136,7 @@ class Judgement:
             lines = [line for line in lines if line.verdict == OK]
         lines.sort(key=lambda line: line.line or 0)
         faults, lines, key = explanation.explain(lines) if explanation else (self.faults, lines, "")
-        wrong = [each for each in [*faults, *lines] if isinstance(each, Fault) or each.verdict == WRONG]
+        wrong = [each for each in [*faults, *lines] if each.verdict == WRONG]
         if wrong and all(each.line in self.to_do for each in wrong):
             notes = [f"line {wrong[0].line} is not right with the package's code either: look at the lines above it"]
         lines = [line for line in lines if line.line not in self.to_do]

@@ -60,12 +60,13 @@ class NameSearch:
         if self.walk is None:
             return None
         helpers, tried = self.case.helpers, []
-        # The search begins at the line, at a line above it with a wrong value of the package's names, and at the last.
+        # The search begins at the line, or at one above it with a wrong value of the package's
+        # names, then at the last.
         above = [self.walk.index(each.line) for each in self.walk.record() if each.name in helpers
                  and not any(close(each.value, true) for true in helpers[each.name])]
         start, last = self.walk.index(first.line or 0), len(self.walk.statements) - 1
         start = last if start is None else start
-        for i in dict.fromkeys([min([*above, start]), start, last]):
+        for i in dict.fromkeys([min([*above, start]), last]):
             if found := self.smallest(i, tried):
                 return found
             tried += self.window(i)
@@ -173,14 +174,10 @@ class NameSearch:
                                   for name in self.case.results)
 
     def line_like(self, edits):
-        """Return the learner's line with the value, or the name, that edited lines of the package assign; or None."""
-        seen, record = [], [each for each in self.judgement.record if each.line != self.judgement.source.first]
-        package_walk(self.case).run(0, edits, seen)
-        made = {name: seen[i].get(name) for i, statement in edits.items() for name in changed_names(statement)}
-        trues = [true for trues in (self.case.gradients | self.case.helpers).values() for true in trues]
-        found = [each.line for each in record if any(close(each.value, value) for value in made.values())
-                 and not any(close(each.value, true) for true in trues)]
-        return next(iter(found + [each.line for each in reversed(record) if each.name in made]), None)
+        """Return the learner's last line that assigns a name of the package's edited lines, or None."""
+        names = set().union(*map(changed_names, edits.values()))
+        lines = [each.line for each in self.judgement.record if each.name in names]
+        return lines[-1] if lines and lines[-1] != self.judgement.source.first else None
 
     def depends(self, line, on):
         """Return whether the value of a line may depend on another's; True if the function cannot be walked."""
@@ -233,7 +230,6 @@ def counterpart(judgement, wrong):
     have = [case.dy, *(each.value for each in judgement.record), *judgement.results.values()]
     map_arrays(have.append, case.cache)
     have = [*map(np.asarray, filter(is_floating, have))]
-    have += [part for whole in have if whole.ndim > 2 for part in whole]        # the learner may stack arrays
     wanted = {other for name in wrong for other in gradient_names(name[1:])} | {*wrong}
     in_tree = (tree_line(source, wrong[0][1:]) or 0) - source.first + 1         # of a parameter's gradient
     walk, found = package_walk(case), set()

@@ -1,17 +1,15 @@
-"""Load a learner's file and call its backward; write what is found as JSON, and read it back."""
+"""Load a learner's file and call its backward."""
 
 import ast
-import base64
 import contextlib
 import copy
 import dataclasses
 import inspect
 import types
-import typing
 
 import numpy as np
 
-from npgpt.errors import UserError, describe, one_line, raised_at
+from npgpt.errors import UserError, describe, raised_at
 from npgpt.files import keep_lines
 from npgpt.study.exercises.exercise import find_function, is_blank, key_of, statements
 from npgpt.study.exercises.walk import silent
@@ -89,8 +87,8 @@ def is_plain(function, definition, file):
     if definition is None or not isinstance(function, types.FunctionType):
         return False
     code, first = function.__code__, min(each.lineno for each in [definition, *definition.decorator_list])
-    lazy = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-    return (code.co_filename, code.co_firstlineno) == (file, first) and not code.co_flags & lazy
+    is_generator = code.co_flags & inspect.CO_GENERATOR
+    return (code.co_filename, code.co_firstlineno) == (file, first) and not is_generator
 
 
 def fill_blanks(tree, function, lesson):
@@ -144,10 +142,8 @@ def copied(value):
         return np.array(value)
     if isinstance(value, tuple | list):
         return (list if isinstance(value, list) else tuple)(map(copied, value))
-    if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
+    if isinstance(value, dict):
         return {key: copied(each) for key, each in value.items()}
-    if inspect.iscoroutine(value):
-        value.close()       # otherwise Python warns that it was never awaited
     return None if value is None else type(value)
 
 
@@ -158,27 +154,3 @@ def contents(value):
     if isinstance(value, dict):
         return [(key, contents(each)) for key, each in value.items()]
     return [*map(contents, value)] if isinstance(value, list | tuple) else value
-
-
-def to_json(value):
-    """Return what `json.dumps` writes for an array, or for a dataclass: its values without their names."""
-    if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, base64.b64encode(value.tobytes()).decode()
-    return [*vars(value).values()]
-
-
-def from_json(value, kind):
-    """Return a value of `to_json` as a kind: a dataclass, list[kind], kind | None, an array, str, …"""
-    if isinstance(kind, types.UnionType):
-        kind = typing.get_args(kind)[0]
-    if value is None:
-        return None
-    if typing.get_origin(kind) is list:
-        return [from_json(each, *typing.get_args(kind)) for each in value]
-    if dataclasses.is_dataclass(kind):
-        kinds = typing.get_type_hints(kind).values()
-        return kind(*(from_json(each, part) for each, part in zip(value, kinds, strict=True)))
-    if kind is np.ndarray:
-        dtype, shape, data = value
-        return np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
-    return one_line(value) if kind is str else value

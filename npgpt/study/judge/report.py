@@ -26,6 +26,11 @@ class Fault:
     what: Finding
     line: int | None
     mistakes: list[Finding] = dataclasses.field(default_factory=list)
+    name, verdict = "", WRONG           # as of a `Line`
+
+    @property
+    def evidence(self) -> list[Finding]:
+        return [self.what]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +56,8 @@ class Report:
     @property
     def wrong(self) -> list[Line | Fault]:
         """The faults and the wrong lines, from the first to the last; those without a line come last."""
-        found: list[Line | Fault] = [*self.faults, *(each for each in self.lines if each.verdict == WRONG)]
+        every: list[Line | Fault] = [*self.faults, *self.lines]
+        found = [each for each in every if each.verdict == WRONG]
         return sorted(found, key=lambda each: math.inf if each.line is None else each.line)
 
     @property
@@ -73,19 +79,16 @@ class Report:
         """Whether a central difference is shown beside a gradient."""
         return any(each.kind == "worst" for line in self.lines for each in line.evidence)
 
-    def entries(self):
-        """[(line, name, verdict, the findings that show it, what the mistakes are)], in the order of the lines."""
-        found = [(each.line, each.name, each.verdict, each.evidence, each.mistakes) for each in self.lines]
-        found += [(each.line, "", WRONG, [each.what], each.mistakes) for each in self.faults]
-        return sorted([*found, *((line, "...", "", [], []) for line in self.to_do)], key=lambda each: each[0] or 0)
-
 
 def report_text(report, title, with_mistakes=True) -> str:
     """A `Report` as text, a line for each gradient. with_mistakes: say what the mistake is, not only where it is."""
     width, text = max([len(line.name) for line in report.lines], default=0) + 2, [title]
-    for line, name, verdict, evidence, mistakes in report.entries():
-        text.append(f"  {f'line {line}' if line else '':<9}" + f"{name:<{width if name and verdict else 0}}{verdict}")
-        text += [f"             {each}" for each in [*evidence, *(mistakes if with_mistakes else [])]]
+    blanks = [Line("...", line, "") for line in report.to_do]
+    for each in sorted([*report.lines, *report.faults, *blanks], key=lambda each: each.line or 0):
+        line, name = f"line {each.line}" if each.line else "", each.name
+        text.append(f"  {line:<9}{name:<{width if name and each.verdict else 0}}{each.verdict}")
+        said = [*each.evidence, *(each.mistakes if with_mistakes else [])]
+        text += [f"             {finding}" for finding in said]
     text += [f"  note: {note}" for note in report.notes]
     return "\n".join([*text, summary(report)])
 

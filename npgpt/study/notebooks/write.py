@@ -79,7 +79,7 @@ def start_cells():
     yield CODE, FIRST
     yield CODE, 'checked.show("dx")'
     yield MARKDOWN, "What you have solved so far:"
-    yield CODE, 'import sys\n\n!"{sys.executable}" -m npgpt exercise list'
+    yield CODE, 'import sys\n\n!"{sys.executable}" -m npgpt exercise'
 
 
 def lesson_cells(lesson, out):

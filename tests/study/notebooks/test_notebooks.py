@@ -42,11 +42,11 @@ def sources(book, text_of=None):
 @pytest.mark.parametrize("name", ["linear", "layernorm", "gpt"])        # trained with, with a long way, composite
 def test_a_notebook_with_blanks_with_solutions_and_with_a_mistake(name, tmp_path):
     book = as_bytes(lesson_cells(LESSONS[name], tmp_path))
-    mistake = next(each for each in SOLUTIONS[name] if each.says)
+    mistake = next(each for each in SOLUTIONS[name] if not each.is_right)
     wrong = [each for each in sources(book, lambda _: source(name, mistake)) if each.startswith(("def ", "checked = "))]
     shown = run([*sources(book), *sources(book, str), *wrong[:2]], tmp_path)
     levels = [step for step in path_of(name) if not step.is_bug]
-    said = ["still to be written"] * len(levels) + ["right: every gradient"] * len(levels) + [mistake.says]
+    said = ["still to be written"] * len(levels) + ["right: every gradient"] * len(levels) + ["\nwrong"]
     for text, part in zip([text for code, text in shown if code.startswith("checked = ")], said, strict=True):
         assert part in text
     progress = json.loads((tmp_path / "exercises/progress.json").read_text())["exercises"]

@@ -90,6 +90,6 @@ def test_edited_lines_are_in_their_places(name, tmp_path):
     typed = typed_statements(lesson)
     done, places = edited(lesson, {int(line[1:]): each["text"] for line, each in typed.items()}, path)
     path.write_text(done)
-    mine, own = map(statements, (read_exercise(path).function, backward_tree(lesson)))
+    mine, own = read_exercise(path).statements, statements(backward_tree(lesson))
     assert [*map(ast.unparse, mine)] == [*map(ast.unparse, own)]
     assert [f"b{places[each.lineno]}" for each in mine] == [*typed]
