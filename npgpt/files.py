@@ -54,7 +54,6 @@ def read_toml(path):
     return parsed(path, "TOML", lambda data: tomllib.loads(data.decode("utf-8")), read_bytes(path))
 
 
-
 def parsed(path, kind, parse, data):
     """Return parse(data). Raises UserError, naming the file, if that fails."""
     try:

@@ -92,5 +92,3 @@ def add_model_argument(parser):
 def load_given_model(args):
     return load_model(args.model, args.revision, args.which, device=args.device, threads=args.threads,
                       kernels=args.kernels, block=args.block)
-
-

@@ -38,7 +38,6 @@ def compile_lines(function, donated=()):
                 driver, code = driver_of(function, donated, helpers), function.__code__
         return driver(*arguments, **named)
 
-
     return call
 
 

@@ -193,5 +193,3 @@ def kind_of(value):
     name = (value if isinstance(value, type) else type(value)).__name__
     kind = f"array of {value.dtype}" if isinstance(value, np.ndarray) else one_line(name, 80)
     return "None" if value is None else f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}"
-
-

@@ -15,6 +15,7 @@ from npgpt.model.config import GPTConfig
 
 SIZE = re.compile(r"(\d*)([A-Za-z]\w*)?")        # of an axis: 3, H or 4H
 
+
 class Sizes(namedtuple("Sizes", "B T C H V S F P")):
     """The sizes of a set of lessons. S: keys, more than queries; P: rows of wpe, more than T."""
 
