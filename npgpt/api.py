@@ -44,19 +44,22 @@ class GPT:
     >>> logits, loss = model.forward(idx, targets)      # idx, targets: integers (B, T)
     >>> grads = model.backward()                        # grads["h.0.ln_1.weight"]
 
-    seed: of the initial weights, which are the same for all dtypes; None leaves them zero. init: how weights are drawn,
-    "gpt2", "half-wpe", "torch" or "normal", see `initialize`.
-    dtype: "float32" or "float64"; also "tf32" (on a GPU) and "bfloat16" (with "xla"), which keep float32 parameters
-    and round the factors of matmuls. device: "cpu", "gpu" (or "cuda") or "gpu:N".
-    kernels: what runs the layers. "auto": CuPy on a GPU; on a CPU "numba" if it is installed, else "numpy". "numpy":
-    parts of arrays that fit the cache; "numba": compiled loops as well (extra fast); "reference": the plain
-    lines; "xla": compiled by XLA (extra xla).
-    threads: how many cores `loss_and_grads`, `evaluate` and generation use on a CPU, by default all; with 1, "auto" is
-    "reference", and every layer runs once on whole arrays. XLA always uses all cores of the process.
-    freeze: parameters that are not trained, by name or prefix, "wte,wpe,h.0": they have no gradients and no moments.
-    With LoRA (`lora_rank`) only its matrices are trained. block: instead of GPT-2's, one with parameters of its own: a
-    Python file, which is run, or an object, with the functions parameters, forward and backward; see `Block` in
-    npgpt/model/block.py, and tools/examples/modern_block.py.
+    seed: of the initial weights, which are the same for all dtypes; None leaves them zero. init:
+    how weights are drawn, "gpt2", "half-wpe", "torch" or "normal", see `initialize`.
+    dtype: "float32" or "float64"; also "tf32" (on a GPU) and "bfloat16" (with "xla"), which keep
+    float32 parameters and round the factors of matmuls. device: "cpu", "gpu" (or "cuda") or
+    "gpu:N".
+    kernels: what runs the layers. "auto": CuPy on a GPU; on a CPU "numba" if it is installed, else
+    "numpy". "numpy": parts of arrays that fit the cache; "numba": compiled loops as well (extra
+    fast); "reference": the plain lines; "xla": compiled by XLA (extra xla).
+    threads: how many cores `loss_and_grads`, `evaluate` and generation use on a CPU, by default
+    all; with 1, "auto" is "reference", and every layer runs once on whole arrays. XLA always uses
+    all cores of the process.
+    freeze: parameters that are not trained, by name or prefix, "wte,wpe,h.0": they have no
+    gradients and no moments. With LoRA (`lora_rank`) only its matrices are trained. block: instead
+    of GPT-2's, one with parameters of its own: a Python file, which is run, or an object, with the
+    functions parameters, forward and backward; see `Block` in npgpt/model/block.py, and
+    tools/examples/modern_block.py.
     Raises UserError for invalid values, and a block whose results do not fit.
     """
 
@@ -155,16 +158,26 @@ class GPT:
         its array and returns one of the same shape. For `backward` each row (along the last axis) that was changed is
         a constant: no gradient flows through it.
         """
-        return self._forward(idx, targets, rng, mask, None if edit is None else Looking(self.config, edit))
+        return self._forward(
+            idx, targets, rng, mask, None if edit is None else Looking(self.config, edit)
+        )
 
     __call__ = forward
 
-    def run_with_cache(self, idx: ArrayLike, targets: ArrayLike | None = None, rng: Rng | None = None,
-                       mask: ArrayLike | None = None, edit: Edits | None = None) -> tuple[np.ndarray, Activations]:
-        """Compute the logits (B, T, V), and return every float array of the forward with them, as `Activations`.
+    def run_with_cache(
+        self,
+        idx: ArrayLike,
+        targets: ArrayLike | None = None,
+        rng: Rng | None = None,
+        mask: ArrayLike | None = None,
+        edit: Edits | None = None,
+    ) -> tuple[np.ndarray, Activations]:
+        """Compute the logits (B, T, V), and return every float array of the forward with them, as
+        `Activations`.
 
-        activations["h.3.attn.att"] is the variable `att` in the attention of block 3, a read-only view. With targets,
-        `backward` adds the gradients: activations.grads["h.3.attn.att"]. The arguments are those of `forward`.
+        activations["h.3.attn.att"] is the variable `att` in the attention of block 3, a read-only
+        view. With targets, `backward` adds the gradients: activations.grads["h.3.attn.att"]. The
+        arguments are those of `forward`.
         """
         looking = Looking(self.config, edit, keep=True)
         return self._forward(idx, targets, rng, mask, looking)[0], looking.activations
@@ -229,8 +242,12 @@ class GPT:
         if self._cache is None:
             raise UserError("backward needs a forward with targets before it: call forward(idx, targets) first")
         gpt, cross_entropy, logits, backward, ops = self._cache
-        require("dhidden", dhidden, (dhidden is None) == (cross_entropy is not None),
-                "the gradient of the result after hidden, and left out after forward, which has a loss")
+        require(
+            "dhidden",
+            dhidden,
+            (dhidden is None) == (cross_entropy is not None),
+            "the gradient of the result after hidden, and left out after forward, which has a loss",
+        )
         with self.engine.running():
             if cross_entropy is None:
                 dlogits = np.zeros_like(logits)
@@ -270,12 +287,15 @@ class GPT:
                  top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
                  mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
                  edit: Edits | None = None) -> np.ndarray:
-        """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of `stream`.
+        """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of
+        `stream`.
 
-        idx (B, T) integers, T at least 1 -> (B, T + N) int64 array. N is max_new_tokens, or fewer if all rows have
-        ended; shorter rows are padded.
+        idx (B, T) integers, T at least 1 -> (B, T + N) int64 array. N is max_new_tokens, or fewer
+        if all rows have ended; shorter rows are padded.
         """
-        columns = self.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop, edit)
+        columns = self.stream(
+            idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop, edit
+        )
         return np.column_stack([check_ids(self.config, idx), *columns])
 
     def stream(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
@@ -284,15 +304,16 @@ class GPT:
                edit: Edits | None = None) -> Iterator[np.ndarray]:
         """Return an iterator over the next token of each row, (B,) integers, each drawn on demand.
 
-        temperature divides the logits: below 1 safer, above 1 wilder, 0 always the most likely token. top_k: keep the
-        k most likely tokens only; top_p: keep the smallest set of most likely tokens whose probabilities reach p
-        (nucleus sampling, Holtzman et al. 2019, arXiv:1904.09751). The same seed gives the same text.
-        mask: for prompts of different lengths, (B, T), 1 for a token and 0 for padding before it, from
-        `tokenizer.batch(texts, length, left=True)`: each row is continued as it would be alone. A row ends after
-        `eos_token_id`, or when its new tokens end with one of `stop`, lists of token ids. Then it is padded with
-        `eos_token_id`, or without one with its last token.
-        edit: as in `forward`. The functions get the arrays of the prompt, then those of one token at a time, with keys
-        that earlier edits made; the embedding's have all texts as one row.
+        temperature divides the logits: below 1 safer, above 1 wilder, 0 always the most likely
+        token. top_k: keep the k most likely tokens only; top_p: keep the smallest set of most
+        likely tokens whose probabilities reach p (nucleus sampling, Holtzman et al. 2019,
+        arXiv:1904.09751). The same seed gives the same text.
+        mask: for prompts of different lengths, (B, T), 1 for a token and 0 for padding before it,
+        from `tokenizer.batch(texts, length, left=True)`: each row is continued as it would be
+        alone. A row ends after `eos_token_id`, or when its new tokens end with one of `stop`, lists
+        of token ids. Then it is padded with `eos_token_id`, or without one with its last token.
+        edit: as in `forward`. The functions get the arrays of the prompt, then those of one token
+        at a time, with keys that earlier edits made; the embedding's have all texts as one row.
         Raises UserError for values out of range, and for a model that is not causal.
         """
         idx = check_ids(self.config, idx)
@@ -304,7 +325,9 @@ class GPT:
             read = self.engine.reader(len(idx), pads)
         else:
             read = KVCache(self.engine, len(idx), pads, Looking(self.config, edit)).read
-        return stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stops)
+        return stream_tokens(
+            read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stops
+        )
 
 
 def check_scipy():

@@ -49,7 +49,7 @@ def plain_numbers(fields):
     """Convert the NumPy numbers in a frozen dataclass to Python numbers, which JSON can store."""
     for name, value in vars(fields).items():
         if isinstance(value, np.generic):
-            object.__setattr__(fields, name, value.item())      # how dataclasses sets a frozen field
+            object.__setattr__(fields, name, value.item())  # how dataclasses sets a frozen field
 
 
 def as_floats(name, value, dtype, xp=np) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""What would be wrong in silence is refused in one line where a user's value comes in, and changes nothing."""
+"""What would be wrong in silence is refused in one line where a user's value comes in, and changes
+nothing.
+"""
 
 import math
 
@@ -59,41 +61,106 @@ def forward_and_backward(scene, **odd):
     scene.model.backward(**odd)
 
 
-CALLS = {       # the call -> {argument: odd values}
+CALLS = {  # the call -> {argument: odd values}
     lambda s, **odd: GPTConfig(**SHAPE | odd): {
-        "n_head": [3, *COUNTS], "n_layer": COUNTS, "n_inner": COUNTS, "lora_rank": [-1, 1.5], "eos_token_id": [-1, "1"],
-        "dropout": FRACTIONS, "mlp_pdrop": FRACTIONS, "layer_norm_epsilon": POSITIVE, "initializer_range": [-1.0, NAN],
-        "lora_alpha": POSITIVE, "bias": [1, "true"], "mlp_bias": [0], "causal": [None], "activation": ["relu", None]},
+        "n_head": [3, *COUNTS],
+        "n_layer": COUNTS,
+        "n_inner": COUNTS,
+        "lora_rank": [-1, 1.5],
+        "eos_token_id": [-1, "1"],
+        "dropout": FRACTIONS,
+        "mlp_pdrop": FRACTIONS,
+        "layer_norm_epsilon": POSITIVE,
+        "initializer_range": [-1.0, NAN],
+        "lora_alpha": POSITIVE,
+        "bias": [1, "true"],
+        "mlp_bias": [0],
+        "causal": [None],
+        "activation": ["relu", None],
+    },
     lambda s, **odd: TrainOptions(**odd): {
-        "batch_size": COUNTS, "warmup_iters": [-1, 1.5], "seed": [-1, 2**63], "learning_rate": POSITIVE,
-        "eps": POSITIVE, "weight_decay": [-0.1, NAN], "beta1": FRACTIONS, "val_fraction": FRACTIONS,
-        "min_lr": [1.0, NAN], "lr_decay_iters": [100, -1], "sampling": ["sorted"], "decay": ["none"],
-        "dtype": ["float16"]},
+        "batch_size": COUNTS,
+        "warmup_iters": [-1, 1.5],
+        "seed": [-1, 2**63],
+        "learning_rate": POSITIVE,
+        "eps": POSITIVE,
+        "weight_decay": [-0.1, NAN],
+        "beta1": FRACTIONS,
+        "val_fraction": FRACTIONS,
+        "min_lr": [1.0, NAN],
+        "lr_decay_iters": [100, -1],
+        "sampling": ["sorted"],
+        "decay": ["none"],
+        "dtype": ["float16"],
+    },
     lambda s, **odd: GPT(GPTConfig(**SHAPE), **odd): {
-        "seed": [-1, 1.5, 2**63], "dtype": ["float16", "bfloat16", np.float64], "kernels": ["fast"], "threads": COUNTS,
-        "device": ["gpu:x", "cudas"], "init": ["xavier"], "freeze": ["h.9", "wte,wpe,h,ln_f"], "block": [object()]},
-    lambda s, **odd: s.model.forward(**BATCH | odd): {"idx": CONTEXTS, "targets": TARGETS, "mask": MASKS},
+        "seed": [-1, 1.5, 2**63],
+        "dtype": ["float16", "bfloat16", np.float64],
+        "kernels": ["fast"],
+        "threads": COUNTS,
+        "device": ["gpu:x", "cudas"],
+        "init": ["xavier"],
+        "freeze": ["h.9", "wte,wpe,h,ln_f"],
+        "block": [object()],
+    },
+    lambda s, **odd: s.model.forward(**BATCH | odd): {
+        "idx": CONTEXTS,
+        "targets": TARGETS,
+        "mask": MASKS,
+    },
     lambda s, **odd: s.model.loss_and_grads(**BATCH | odd): {
-        "idx": CONTEXTS, "targets": TARGETS, "mask": MASKS, "count": COUNTS},
-    lambda s, **odd: s.model.evaluate(**BATCH | odd): {"idx": CONTEXTS, "targets": TARGETS, "mask": MASKS},
+        "idx": CONTEXTS,
+        "targets": TARGETS,
+        "mask": MASKS,
+        "count": COUNTS,
+    },
+    lambda s, **odd: s.model.evaluate(**BATCH | odd): {
+        "idx": CONTEXTS,
+        "targets": TARGETS,
+        "mask": MASKS,
+    },
     lambda s, **odd: s.model.score(**odd): {"idx": [*IDS, np.zeros((2, 8), int), IDX[:, :1]]},
     lambda s, **odd: s.model.hidden(**odd): {"idx": CONTEXTS},
     lambda s, **odd: GPT(GPTConfig(**SHAPE)).backward(**odd): {"dhidden": [None]},
     hidden: {"dhidden": [None, 1.0, np.zeros((2, 3))]},
     forward_and_backward: {"dhidden": [np.zeros((2, 3, 4))]},
-    generate: {"idx": IDS, "max_new_tokens": [-1, 1.5], "temperature": [-1.0, NAN], "top_k": COUNTS,
-               "top_p": [0, 2, NAN], "seed": [-1], "eos_token_id": [7, -1], "mask": PADDING,
-               "stop": [[[]]]},
-    lambda s, value: s.model.params.__setitem__("ln_f.bias", value): {"value": [[1, 2], np.zeros((4, 1))]},
+    generate: {
+        "idx": IDS,
+        "max_new_tokens": [-1, 1.5],
+        "temperature": [-1.0, NAN],
+        "top_k": COUNTS,
+        "top_p": [0, 2, NAN],
+        "seed": [-1],
+        "eos_token_id": [7, -1],
+        "mask": PADDING,
+        "stop": [[[]]],
+    },
+    lambda s, value: s.model.params.__setitem__("ln_f.bias", value): {
+        "value": [[1, 2], np.zeros((4, 1))]
+    },
     lambda s, **odd: AdamW(s.model.params, **odd): {
-        "lr": [-1.0, NAN], "eps": POSITIVE, "weight_decay": [-0.1, NAN], "betas": [(1.0, 0.9), (0.9, NAN)],
-        "decay": ["none"], "engine": [GPT(GPTConfig(**SHAPE)).engine]},
+        "lr": [-1.0, NAN],
+        "eps": POSITIVE,
+        "weight_decay": [-0.1, NAN],
+        "betas": [(1.0, 0.9), (0.9, NAN)],
+        "decay": ["none"],
+        "engine": [GPT(GPTConfig(**SHAPE)).engine],
+    },
     Scene.step: {
-        "lost": ["ln_f.bias"], "more": [{"more": np.zeros(4)}], "max_norm": POSITIVE, "lr": [-1.0, NAN],
-        "changed": [{"ln_f.bias": array} for array in (np.zeros(3, "f4"), np.zeros((1, 4), "f4"), np.zeros(4))]},
+        "lost": ["ln_f.bias"],
+        "more": [{"more": np.zeros(4)}],
+        "max_norm": POSITIVE,
+        "lr": [-1.0, NAN],
+        "changed": [
+            {"ln_f.bias": array}
+            for array in (np.zeros(3, "f4"), np.zeros((1, 4), "f4"), np.zeros(4))
+        ],
+    },
     lambda s, **odd: Trainer(s.model, **{"train_tokens": TOKENS, "val_tokens": TOKENS} | odd): {
-        "train_tokens": [TOKENS / 1.0, TOKENS.reshape(6, 10), TOKENS[:6]], "val_tokens": [TOKENS / 1.0, TOKENS[:6]],
-        "options": [TrainOptions(crop_length=7)]},
+        "train_tokens": [TOKENS / 1.0, TOKENS.reshape(6, 10), TOKENS[:6]],
+        "val_tokens": [TOKENS / 1.0, TOKENS[:6]],
+        "options": [TrainOptions(crop_length=7)],
+    },
     lambda s, ids: CharTokenizer("abc").decode(ids): {"ids": [[3], [-1], [0.5], [[0]]]},
     lambda s, ids: ByteTokenizer().decode(ids): {"ids": [[256], [[0]]]},
     lambda s, **odd: load("tiny", **odd): {"which": ["newest"]},

@@ -215,8 +215,11 @@ def test_a_run_continues_on_the_other_device(tmp_path):
         assert difference < 1e-9
 
 
-@pytest.mark.parametrize(("name", "at", "options"), [
-    ("loss", 7, {"stop_at": 7}), ("grad_norm", 4, {"eval_interval": 4})], ids=["stopped", "evaluated"])
+@pytest.mark.parametrize(
+    ("name", "at", "options"),
+    [("loss", 7, {"stop_at": 7}), ("grad_norm", 4, {"eval_interval": 4})],
+    ids=["stopped", "evaluated"],
+)
 def test_a_step_that_is_not_finite_is_seen_before_it_is_saved(tmp_path, name, at, options):
     """At the end of an interval, and after Ctrl-C in the middle of one."""
     options = {"log_interval": 100, **options}

@@ -59,18 +59,42 @@ def test_constants_are_those_of_nvidias_header():
         assert re.search(rf"\b{name}\s*=\s*{value},", text), name
 
 
-@pytest.mark.parametrize("line", [
-    "a + x", "x + a", "np.add(a, a, out=x)", "np.concatenate([a, x])", "np.asarray(a)", "a[x > 0]", "a[b]",
-    "np.where(b)", "np.unique(a)", "np.sum(a, where=b)", "np.multiply.at(a, i, 2.0)"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a + x",
+        "x + a",
+        "np.add(a, a, out=x)",
+        "np.concatenate([a, x])",
+        "np.asarray(a)",
+        "a[x > 0]",
+        "a[b]",
+        "np.where(b)",
+        "np.unique(a)",
+        "np.sum(a, where=b)",
+        "np.multiply.at(a, i, 2.0)",
+    ],
+)
 def test_what_leaves_the_gpu_is_refused(two, line):
     """x is not on the GPU; CuPy waits for masks and what depends on them; it lacks the last two."""
     with pytest.raises(TypeError):
         eval(line, two)
 
 
-@pytest.mark.parametrize("line", [
-    "c + a", "a @ c.T", "c.sum()", "c[i]", "a.__setitem__(0, c[0])", "c.__setitem__(0, 1)", "np.concatenate([a, c])",
-    "np.add.at(c, i, 1.0)", "c.T.reshape(6)"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "c + a",
+        "a @ c.T",
+        "c.sum()",
+        "c[i]",
+        "a.__setitem__(0, c[0])",
+        "c.__setitem__(0, 1)",
+        "np.concatenate([a, c])",
+        "np.add.at(c, i, 1.0)",
+        "c.T.reshape(6)",
+    ],
+)
 def test_an_array_of_another_device_is_refused(two, line):
     with pytest.raises(ValueError, match=r"resides \(1\) is different from the current device \(0\)"):
         eval(line, two)
@@ -126,9 +150,16 @@ def test_gemm_is_blas(xp, transa, transb, dtype):
     np.testing.assert_allclose(there[2].get().swapaxes(1, 2), 2.0 * a @ b[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("changes", "error"), [
-    ({"lda": 1}, "INVALID_VALUE"), ({"batchCount": 5}, "IllegalAddress"), ({"strideA": 7}, "IllegalAddress"),
-    ({"computeType": cublas.CUBLAS_COMPUTE_32F}, "NOT_SUPPORTED"), ({"handle": 5}, "NOT_INITIALIZED")])
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"lda": 1}, "INVALID_VALUE"),
+        ({"batchCount": 5}, "IllegalAddress"),
+        ({"strideA": 7}, "IllegalAddress"),
+        ({"computeType": cublas.CUBLAS_COMPUTE_32F}, "NOT_SUPPORTED"),
+        ({"handle": 5}, "NOT_INITIALIZED"),
+    ],
+)
 def test_what_gemm_refuses(xp, changes, error):
     """Too small leading dimensions, memory beyond an array, and types; the factors are read on the host."""
     *_, a, b, c = operands(xp)
@@ -148,8 +179,16 @@ def test_copies_before_matmuls(xp, line, copies):
     assert gpu.copies == ["npgpt.py:1"] * copies
 
 
-@pytest.mark.parametrize("line", [
-    "a.get()", "float(a[0, 0])", "a[0, 0].item()", "f'{a}'", "xp.cuda.get_current_stream().synchronize()"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a.get()",
+        "float(a[0, 0])",
+        "a[0, 0].item()",
+        "f'{a}'",
+        "xp.cuda.get_current_stream().synchronize()",
+    ],
+)
 def test_waits(two, line):
     eval(compile(line, "npgpt.py", "eval"), two)
     assert gpu.waits == ["npgpt.py:1"]

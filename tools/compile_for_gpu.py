@@ -56,7 +56,10 @@ def compile_programs(gpu, row):
     from npgpt.engine.xla import devices, engine
 
     def compile_only(what, program, arguments, options=(), donated=None):
-        began, compiled = time.perf_counter(), engine.compile_program(program, arguments, "cuda", donated)
+        began, compiled = (
+            time.perf_counter(),
+            engine.compile_program(program, arguments, "cuda", donated),
+        )
         seconds, memory = time.perf_counter() - began, compiled.memory_analysis()
         print(f"{what}: compiled in {seconds:.0f} s; arguments {memory.argument_size_in_bytes / 1e9:.2f} GB, "
               f"temporaries {memory.temp_size_in_bytes / 1e9:.2f} GB, {count_kernels(compiled.as_text()):,} kernels")

@@ -56,14 +56,19 @@ def functions_under_test():
 
 
 def tests():
-    """Return name -> function without arguments for each of `TESTS` with no fixtures but monkeypatch and cupy."""
+    """Return name -> function without arguments for each of `TESTS` with no fixtures but
+    monkeypatch and cupy.
+    """
     import pytest
 
     from tests import strict_cupy
 
     def patched(test, needs, on_gpu, **arguments):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            given = {"monkeypatch": monkeypatch, "cupy": on_gpu and strict_cupy.install(monkeypatch)}
+            given = {
+                "monkeypatch": monkeypatch,
+                "cupy": on_gpu and strict_cupy.install(monkeypatch),
+            }
             test(**arguments, **{name: given[name] for name in needs})
 
     items, found = [], {}
@@ -188,7 +193,9 @@ def main(arguments=None):
     caught = tqdm(in_children(judge, len(todo), args.jobs), total=len(todo), unit="mutant", disable=None)
     counts, used = collections.defaultdict(collections.Counter), set()
     for mutant, is_noticed in zip(todo, caught, strict=True):
-        reason = None if is_noticed else reasons.get((mutant.function, mutant.original, mutant.mutated))
+        reason = (
+            None if is_noticed else reasons.get((mutant.function, mutant.original, mutant.mutated))
+        )
         outcome = "caught" if is_noticed else "equivalent" if reason else "missed"
         counts[mutant.function][outcome] += 1
         counts["total"][outcome] += 1

@@ -1,4 +1,5 @@
-"""Make the README's picture of the study page by Chromium: page.webp, in which it is used for 8 seconds.
+"""Make the README's picture of the study page by Chromium: page.webp, in which it is used for 8
+seconds.
 
     python tools/page_pictures.py
 """

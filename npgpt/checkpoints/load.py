@@ -34,7 +34,9 @@ def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> 
     return hub.fetch_model(str(name_or_path), revision)
 
 
-def open_model(path: Path, block: Block | None = None) -> tuple[GPTConfig, Callable[[Parameters], None]]:
+def open_model(
+    path: Path, block: Block | None = None
+) -> tuple[GPTConfig, Callable[[Parameters], None]]:
     """Return (GPTConfig, fill) for a folder or .safetensors file; fill(params) fills a `Parameters` of that config.
 
     Everything is checked before anything large is allocated. Raises UserError for a config that npgpt does not support,

@@ -62,10 +62,14 @@ def given_fields(args, names=MODEL_FIELDS | TRAIN_FIELDS):
 def add_device_arguments(parser):
     parser.add_argument("--device", default="cpu", help="cpu (default), gpu or cuda, or gpu:N")
     parser.add_argument("--threads", type=int, help="CPU threads; by default one for each core (XLA always uses all)")
-    parser.add_argument("--kernels", choices=KERNELS, default="auto",
-                        help="how the layers run. auto (default): CuPy on a GPU; on a CPU numba if it is installed, "
-                             "else numpy. numpy: NumPy in threads; numba: also compiled loops (extra fast); "
-                             "reference: the lines as written, in one thread; xla: compiled by XLA (extra xla)")
+    parser.add_argument(
+        "--kernels",
+        choices=KERNELS,
+        default="auto",
+        help="how the layers run. auto (default): CuPy on a GPU; on a CPU numba if it is installed, "
+        "else numpy. numpy: NumPy in threads; numba: also compiled loops (extra fast); "
+        "reference: the lines as written, in one thread; xla: compiled by XLA (extra xla)",
+    )
 
 
 def add_block_argument(parser):

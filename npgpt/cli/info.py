@@ -43,7 +43,10 @@ def engines():
     except UserError as error:
         yield "--device gpu", f"not here: {error}"
     try:
-        yield "--kernels xla", f"XLA by JAX {importlib.metadata.version('jax')}, on --device cpu or gpu"
+        yield (
+            "--kernels xla",
+            f"XLA by JAX {importlib.metadata.version('jax')}, on --device cpu or gpu",
+        )
     except importlib.metadata.PackageNotFoundError:
         yield "--kernels xla", 'not here: pip install "npgpt[xla]"'
 

@@ -64,8 +64,10 @@ def main(arguments=None):
     try:
         args = parse(arguments)
         if launched()[0] > 1 and not (args.command == "train" and args.kernels == "xla"):
-            raise UserError("only `npgpt train --kernels xla` runs in several processes: start this "
-                            "without mpiexec or srun")
+            raise UserError(
+                "only `npgpt train --kernels xla` runs in several processes: start this "
+                "without mpiexec or srun"
+            )
         from npgpt.engine.memory import keep_freed_memory, out_of_memory
 
         keep_freed_memory()

@@ -1,8 +1,8 @@
 """Write the lessons as Jupyter notebooks (needs the extra "notebook").
 
-Without an argument it writes one for each lesson, in the order of npgpt learn, and 00-start-here.ipynb; with a file
-my_layer.py one for each pair in it (see npgpt gradcheck --help). They run in JupyterLab, VS Code and hosted notebooks,
-where your code has no limits.
+Without an argument it writes one for each lesson, in the order of npgpt learn, and
+00-start-here.ipynb; with a file my_layer.py one for each pair in it (see npgpt gradcheck --help).
+They run in JupyterLab, VS Code and hosted notebooks, where your code has no limits.
 """
 
 import os
@@ -25,7 +25,9 @@ def add_arguments(parser):
 
 def run(args):
     out = Path(args.out)
-    lessons = own_pairs(args.layer, right=True) if is_file(args.layer) else chosen_lessons(args.layer)
+    lessons = (
+        own_pairs(args.layer, right=True) if is_file(args.layer) else chosen_lessons(args.layer)
+    )
     texts = {file_of(lesson): as_bytes(lesson_cells(lesson, out)) for lesson in lessons}
     if args.layer == "all":
         texts["00-start-here.ipynb"] = as_bytes(start_cells())

@@ -16,7 +16,9 @@ STYLES = {"loss": {"label": "batch", "color": "0.75", "linewidth": 1},
 
 def add_arguments(parser):
     parser.add_argument("run", nargs="?", default="out", help="the folder of a run; by default out")
-    parser.add_argument("--out", help="the picture to write; by default loss.png in the run's folder")
+    parser.add_argument(
+        "--out", help="the picture to write; by default loss.png in the run's folder"
+    )
 
 
 def run(args):

@@ -239,7 +239,9 @@ def plan(args):
     given = given_fields(args)
     fields = {**load_preset(args.preset or ("finetune" if args.init_from else "char-cpu")), **given}
     if args.init_from and "init" in given:
-        raise UserError("--init draws fresh weights, and --init-from takes them from a model: leave one out")
+        raise UserError(
+            "--init draws fresh weights, and --init-from takes them from a model: leave one out"
+        )
     if not args.init_from:
         if (args.lora, args.lora_alpha, args.adapter) != (None, None, None):
             raise UserError("--lora and --adapter adapt a trained model: give one with --init-from")
@@ -273,10 +275,20 @@ def pretrained_model(args, options, model_fields):
     """Return (model, tokenizer) of --init-from. Of the model's fields, only the dropouts may be changed."""
     dropouts = {name: value for name, value in model_fields.items() if name in DROPOUTS}
     if "dropout" in dropouts:
-        dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}      # the three others follow it unless they are given
-    loaded = load_model(args.init_from, dtype=options.dtype, device=args.device, threads=args.threads,
-                        kernels=args.kernels, freeze=args.freeze or (), lora_rank=args.lora, lora_alpha=args.lora_alpha,
-                        adapter=args.adapter, block=args.block, **dropouts)
+        dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}  # the three others follow it unless they are given
+    loaded = load_model(
+        args.init_from,
+        dtype=options.dtype,
+        device=args.device,
+        threads=args.threads,
+        kernels=args.kernels,
+        freeze=args.freeze or (),
+        lora_rank=args.lora,
+        lora_alpha=args.lora_alpha,
+        adapter=args.adapter,
+        block=args.block,
+        **dropouts,
+    )
     for name, asked in model_fields.items():
         if name not in DROPOUTS:
             check_same(name, loaded.model.config.used(name), asked, args.init_from)

@@ -119,9 +119,11 @@ class NoTokenizer(Tokenizer):
 
 
 def make_tokenizer(name: str, text: str | None = None) -> Tokenizer:
-    """Make the tokenizer `name`: "char" for the characters of `text`, "byte", "gpt2" or "hf:PATH_OR_ID".
+    """Make the tokenizer `name`: "char" for the characters of `text`, "byte", "gpt2" or
+    "hf:PATH_OR_ID".
 
-    Raises UserError for an unknown name, for "char" without a text, and as CharTokenizer and HFTokenizer.open do.
+    Raises UserError for an unknown name, for "char" without a text, and as CharTokenizer and
+    HFTokenizer.open do.
     """
     if name == "byte":
         return ByteTokenizer()

@@ -140,8 +140,8 @@ class Looking:
 
     def forward(self, *arguments):
         """Run `gpt_forward`. Raises UserError for a name that no array has, or an edit whose result does not fit."""
-        self.made, self.undone = set(), set()       # names of arrays; of those whose gradients were seen
-        self.edited = {}                            # name -> the new array, and which rows it changed
+        self.made, self.undone = set(), set()  # names of arrays; of those whose gradients were seen
+        self.edited = {}  # name -> the new array, and which rows it changed
         result = self.looked_into(transformer.gpt_forward)(*arguments)
         for name in self.edit.keys() - self.edited.keys():
             near = difflib.get_close_matches(str(name), self.made, 3) or sorted(self.made)[:3]

@@ -30,7 +30,8 @@ BY = {"numpy": "", "numba": ", loops by Numba"}
 
 
 def cpu_kernels(kernels="auto"):
-    """Return the kernels to use on this machine's CPU: "numpy" or "numba"; "auto" is numba if Numba works.
+    """Return the kernels to use on this machine's CPU: "numpy" or "numba"; "auto" is numba if Numba
+    works.
 
     Raises UserError, naming the extra, if Numba is asked for and does not work.
     """
@@ -97,7 +98,8 @@ class CPUEngine(ReferenceEngine):
         drawn = [[rng] * n if n == 1 or rng is None else rng.spawn(n) for rng in rngs]
 
         def run_shard(part, rngs):
-            """Run a shard of each micro-batch; return the sums of the losses and of the gradients."""
+            """Run a shard of each micro-batch; return the sums of the losses and of the gradients.
+            """
             config, total, grads = self.config, 0.0, None
             for (idx, targets), rng in zip(batches, rngs, strict=True):
                 idx, targets = idx[part], targets[part]

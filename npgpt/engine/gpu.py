@@ -1,7 +1,7 @@
 """The engine of a GPU: the lesson's lines by CuPy, on whole arrays, with cuBLAS's matmuls.
 
-Attention's `@` is not CuPy's, which copies all strided matrices before a batched one. The embedding's
-gradient is replaced, because np.add.at adds in any order on a GPU.
+Attention's `@` is not CuPy's, which copies all strided matrices before a batched one. The
+embedding's gradient is replaced, because np.add.at adds in any order on a GPU.
 """
 
 import contextlib
@@ -47,7 +47,9 @@ class GPUEngine(ReferenceEngine):
             check_tf32(self.name, f"{''.join(major)}.{minor}")
         if kernels == "reference":
             return
-        forward, backward = seen_as(array_type(), layers.attention_forward, layers.attention_backward)
+        forward, backward = seen_as(
+            array_type(), layers.attention_forward, layers.attention_backward
+        )
         replaced = {"attention_forward": forward, "attention_backward": backward}
         if as_tested("embedding_backward"):
             replaced["embedding_backward"] = sorted_embedding_backward

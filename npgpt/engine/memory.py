@@ -77,9 +77,10 @@ def number_of_shards(config, B, T, threads):
 def keep_freed_memory():
     """Tell glibc to keep freed memory for the next step. Done once; without glibc nothing happens.
 
-    The command does so. The library does not, because it changes the whole process: call it in a program of your own.
-    By default glibc maps every array above about 100 KB from the system and unmaps it when it is freed, and the system
-    clears each page at its first use. That took a third of a training step, which makes hundreds of temporaries.
+    The command does so. The library does not, because it changes the whole process: call it in a
+    program of your own. By default glibc maps every array above about 100 KB from the system and
+    unmaps it when it is freed, and the system clears each page at its first use. That took a third
+    of a training step, which makes hundreds of temporaries.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

@@ -50,8 +50,13 @@ def check_mask(config, mask, dtype, B, T):
         mask = np.where(mask, 0.0, -np.inf)[:, None, None, :]
     # (mask < np.inf) is false for NaN, too.
     right = mask.dtype.kind == "f" and mask.ndim in (2, 4) and (mask < np.inf).all()
-    require("mask", mask, right, f"floats ({T}, {T}) or ({B}, 1 or {config.n_head}, {T}, {T}) that are "
-            f"added to the scores, such as np.where(seen, 0.0, -np.inf), or ({B}, {T}) of 0 and 1")
+    require(
+        "mask",
+        mask,
+        right,
+        f"floats ({T}, {T}) or ({B}, 1 or {config.n_head}, {T}, {T}) that are "
+        f"added to the scores, such as np.where(seen, 0.0, -np.inf), or ({B}, {T}) of 0 and 1",
+    )
     shape = (T, T) if mask.ndim == 2 else (B, 1 if mask.shape[1] == 1 else config.n_head, T, T)
     mask = np.broadcast_to(mask.astype(dtype), shape)
     seen = mask > -np.inf

@@ -30,18 +30,22 @@ ALONE = slice(0, 1), slice(1, 2)        # each text of a trial
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A block. GPT-2's is `GPT2`; another one is a Python file, or an object, with the same three functions.
+    """A block. GPT-2's is `GPT2`; another one is a Python file, or an object, with the same three
+    functions.
 
-    parameters(config) -> {name: (shape, init)} of one block, with names such as "attn.c_attn.weight". Matrices are
-    (in, out), and decay. init: a number, or how `initialize` draws: "linear", the matrix of a linear layer; "residual",
-    of one whose result is added to the residual stream; "bias", of either; "normal". forward, backward: called as
-    `block_forward` and `block_backward` in npgpt/model/transformer.py. Each call returns new arrays.
-    If the texts of a batch depend on each other, as in a batch norm, no engine divides a batch.
-    To continue texts, the forward reads new tokens alone: others are seen only in `ops.attention_forward`, called once,
-    with GPT-2's mask. An argument `positions` gets the tokens' positions then, (B, T) integers; otherwise it is None.
+    parameters(config) -> {name: (shape, init)} of one block, with names such as
+    "attn.c_attn.weight". Matrices are (in, out), and decay. init: a number, or how `initialize`
+    draws: "linear", the matrix of a linear layer; "residual", of one whose result is added to the
+    residual stream; "bias", of either; "normal". forward, backward: called as `block_forward` and
+    `block_backward` in npgpt/model/transformer.py. Each call returns new arrays. If the texts of a
+    batch depend on each other, as in a batch norm, no engine divides a batch. To continue texts,
+    the forward reads new tokens alone: others are seen only in `ops.attention_forward`, called
+    once, with GPT-2's mask. An argument `positions` gets the tokens' positions then, (B, T)
+    integers; otherwise it is None.
 
-    source: the text of the file, by which blocks are compared (not what a closure or an object holds); texts: file ->
-    text, of each function's; file: the forward's; path: of a file that was given.
+    source: the text of the file, by which blocks are compared (not what a closure or an object
+    holds); texts: file -> text, of each function's; file: the forward's; path: of a file that was
+    given.
     """
 
     parameters: Callable = dataclasses.field(compare=False)
@@ -68,9 +72,11 @@ class Block:
             for name, (shape, init) in found.items():
                 longer = any(other.startswith(f"{name}.") for other in found)
                 if longer or not re.fullmatch(NAME, name):
-                    raise UserError(f"{name!r} in parameters(config) of {self} cannot be nested: join "
-                                    "words by dots, as in mlp.c_fc.weight; what is before a dot is "
-                                    "no other name, and not weight")
+                    raise UserError(
+                        f"{name!r} in parameters(config) of {self} cannot be nested: join "
+                        "words by dots, as in mlp.c_fc.weight; what is before a dot is "
+                        "no other name, and not weight"
+                    )
                 right = isinstance(shape, tuple) and shape and min(shape) > 0
                 right = right and (is_real(init) or init in INITS)
                 require(f"{name} in parameters(config) of {self}", (shape, init), right,

@@ -117,7 +117,9 @@ class Parameters(Mapping[str, np.ndarray]):
         with on_device_of(view):
             new = self.xp.asarray(value)
             if new.shape not in ((), view.shape):
-                raise UserError(f"{name} has shape {view.shape}, but the value has shape {new.shape}")
+                raise UserError(
+                    f"{name} has shape {view.shape}, but the value has shape {new.shape}"
+                )
             view[...] = new
 
     def __contains__(self, name):
@@ -139,7 +141,9 @@ class Parameters(Mapping[str, np.ndarray]):
         """Raise UserError unless grads has an array of the right shape and dtype for each of `trained` and no other."""
         found = {name: (array.shape, array.dtype) for name, array in grads.items()}
         if found != {name: (shape, self.dtype) for name, shape in self.trained.items()}:
-            raise UserError(f"{what} must be gradients of this model, as loss_and_grads returns them")
+            raise UserError(
+                f"{what} must be gradients of this model, as loss_and_grads returns them"
+            )
 
     def flatten(self, tree):
         """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order."""

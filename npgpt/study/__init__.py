@@ -68,7 +68,9 @@ class Check:
             raise UserError(f"no line computes a gradient called {name} yet")
         _, given, right = min(found, key=lambda each: each[0])
         arrays = {"yours": np.asarray(given), "true": np.asarray(right)}
-        return Arrays(arrays | ({"difference": given - right} if np.shape(given) == np.shape(right) else {}))
+        return Arrays(
+            arrays | ({"difference": given - right} if np.shape(given) == np.shape(right) else {})
+        )
 
     def hint(self) -> str:
         """Return a hint on the first line that is wrong, or still to be written; one more at each call.
@@ -145,7 +147,14 @@ def verify(forward: Callable, backward: Callable | None = None, *, constants: di
     if not arrays:
         raise UserError("verify needs an array of floating numbers: verify(f_forward, f_backward, x=np.ones(3))")
     others = {name: value for name, value in inputs.items() if name not in arrays}
-    pair = pair_of(forward, backward, list(arrays), shapes={}, inputs=arrays, constants=others | (constants or {}))
+    pair = pair_of(
+        forward,
+        backward,
+        list(arrays),
+        shapes={},
+        inputs=arrays,
+        constants=others | (constants or {}),
+    )
     found = Verified(*best_check(pair))
     if not hasattr(sys, "ps1"):
         print(found)

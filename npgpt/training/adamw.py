@@ -43,7 +43,12 @@ class AdamW:
             else:
                 from npgpt.engine.gpu import GPUEngine
                 engine = GPUEngine(params)
-        require("engine", engine, engine.params is params, "the engine of the model whose params these are")
+        require(
+            "engine",
+            engine,
+            engine.params is params,
+            "the engine of the model whose params these are",
+        )
         self.params, self.engine = params, engine
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.t = 0                          # steps taken
@@ -72,7 +77,9 @@ class AdamW:
 
         batches, rngs, count: as in `ReferenceEngine.step`. Raises as `step` does.
         """
-        loss, norm = self.engine.step(batches, rngs, count, (self.m, self.v), self._next(max_norm, lr))
+        loss, norm = self.engine.step(
+            batches, rngs, count, (self.m, self.v), self._next(max_norm, lr)
+        )
         self.t += 1
         return loss, norm
 
@@ -86,7 +93,8 @@ class AdamW:
         self.t = checkpoint.state["step"]
 
     def _next(self, max_norm, lr):
-        """Return the `AdamWStep` to take now. Raises UserError if lr or max_norm is out of range."""
+        """Return the `AdamWStep` to take now. Raises UserError if lr or max_norm is out of range.
+        """
         lr = self.lr if lr is None else lr
         check_real("lr", lr)
         check_real("max_norm", max_norm, above=0.0, or_none=True)

@@ -11,7 +11,9 @@ from npgpt.training.schedule import learning_rate
 BATCHES = 0         # the stream of random numbers that batches are drawn with; dropout has another one
 
 
-def train_step(model, optimizer: AdamW, crops, options: TrainOptions, step: int) -> tuple[float, float, float]:
+def train_step(
+    model, optimizer: AdamW, crops, options: TrainOptions, step: int
+) -> tuple[float, float, float]:
     """Take step number `step` of a run; return the loss, the learning rate and the gradient norm.
 
     Raises NotFiniteError.

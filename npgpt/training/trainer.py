@@ -36,15 +36,18 @@ def check_causal(config):
 class Trainer:
     """One training run.
 
-    model: a GPT. train_tokens, val_tokens: 1-D integer arrays, or `Documents`; without val_tokens the latest checkpoint
-    is the best. options: epochs, if given, replace max_iters. out_dir: a folder for checkpoints and metrics.jsonl,
-    created if needed; the first checkpoint replaces all earlier ones; None: nothing is saved. tokenizer, corpus_name:
-    saved with the checkpoints, for `load` and for --resume. on_evaluation: called as on_evaluation(trainer) after each
-    evaluation, when its checkpoint is saved.
-    Raises UserError for invalid values, too few tokens, or a step that does not fit into this machine's memory.
+    model: a GPT. train_tokens, val_tokens: 1-D integer arrays, or `Documents`; without val_tokens
+    the latest checkpoint is the best. options: epochs, if given, replace max_iters. out_dir: a
+    folder for checkpoints and metrics.jsonl, created if needed; the first checkpoint replaces all
+    earlier ones; None: nothing is saved. tokenizer, corpus_name: saved with the checkpoints, for
+    `load` and for --resume. on_evaluation: called as on_evaluation(trainer) after each evaluation,
+    when its checkpoint is saved.
+    Raises UserError for invalid values, too few tokens, or a step that does not fit into this
+    machine's memory.
 
-    Every random number comes from a generator seeded with (seed, stream, step, …). So the seed and the step determine
-    all random streams and the position in the data, and a resumed run continues with the same bits.
+    Every random number comes from a generator seeded with (seed, stream, step, …). So the seed and
+    the step determine all random streams and the position in the data, and a resumed run continues
+    with the same bits.
     """
 
     def __init__(self, model, train_tokens: Tokens, val_tokens: Tokens | None,
@@ -83,11 +86,12 @@ class Trainer:
         self.best_step, self.best_loss = state["best_step"], state["best_loss"]
 
     def run(self, progress: bool | None = None) -> bool:
-        """Train to `max_iters`, or until Ctrl-C or SIGTERM, and save. Return True if it reached the end.
+        """Train to `max_iters`, or until Ctrl-C or SIGTERM, and save. Return True if it reached the
+        end.
 
         progress: whether to show a bar; by default, on a terminal and in a notebook.
-        Raises NotFiniteError, leaving the last checkpoint, when the loss or the gradient is not finite, and UserError
-        when a checkpoint cannot be written.
+        Raises NotFiniteError, leaving the last checkpoint, when the loss or the gradient is not
+        finite, and UserError when a checkpoint cannot be written.
         """
         options = self.options
         disable = HIDE_BARS if progress is None else not progress
@@ -128,9 +132,13 @@ class Trainer:
         self.stop_requested = True
 
     def train_step(self) -> dict:
-        """Take one step, and return its record. On a GPU its values are still being computed, see `read`."""
+        """Take one step, and return its record. On a GPU its values are still being computed, see
+        `read`.
+        """
         try:
-            loss, lr, norm = train_step(self.model, self.optimizer, self.crops["train"], self.options, self.step)
+            loss, lr, norm = train_step(
+                self.model, self.optimizer, self.crops["train"], self.options, self.step
+            )
         except NotFiniteError as error:
             raise self._not_finite(str(error).partition(":")[0]) from None
         self.step += 1

@@ -49,12 +49,22 @@ def test_the_loss_is_torchs_and_what_is_written_is_what_was_read(tmp_path, targe
     assert json.loads((tmp_path / "again/adapter_config.json").read_text()).items() <= CONFIG.items()
 
 
-@pytest.mark.parametrize(("fields", "says"), [
-    ({"use_dora": True}, '"use_dora" is '), ({"peft_type": "IA3"}, '"peft_type" is '),
-    ({"target_modules": ["c_attn", "c_fc"]}, '"target_modules" must be a list of c_attn and c_proj'),
-    ({"r": None}, "lora_.* must be"), ({"lora_alpha": -1}, "lora_.* must be"),
-    ({"r": 3}, "has the shape .2, 12. instead of .3, 12."), ({"r": 0}, "is extra"),
-    ({"layers": ["attn.c_attn"]}, "h.0.attn.c_proj.lora_A.weight is missing")])
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"use_dora": True}, '"use_dora" is '),
+        ({"peft_type": "IA3"}, '"peft_type" is '),
+        (
+            {"target_modules": ["c_attn", "c_fc"]},
+            '"target_modules" must be a list of c_attn and c_proj',
+        ),
+        ({"r": None}, "lora_.* must be"),
+        ({"lora_alpha": -1}, "lora_.* must be"),
+        ({"r": 3}, "has the shape .2, 12. instead of .3, 12."),
+        ({"r": 0}, "is extra"),
+        ({"layers": ["attn.c_attn"]}, "h.0.attn.c_proj.lora_A.weight is missing"),
+    ],
+)
 def test_what_would_be_wrong_is_refused_in_one_line(tmp_path, fields, says):
     write(tmp_path, **fields)
     with pytest.raises(UserError, match=f"adapter_.*{says}") as error:
@@ -64,7 +74,10 @@ def test_what_would_be_wrong_is_refused_in_one_line(tmp_path, fields, says):
 
 def test_an_adapter_that_is_missing_or_comes_with_a_rank(tmp_path):
     write(tmp_path)
-    for options, says in (({"adapter": tmp_path / "no"}, "adapter_config.json"), ({"lora_alpha": 2}, "rank must be"),
-                          ({"adapter": tmp_path, "lora_rank": 2}, "leave lora_")):
+    for options, says in (
+        ({"adapter": tmp_path / "no"}, "adapter_config.json"),
+        ({"lora_alpha": 2}, "rank must be"),
+        ({"adapter": tmp_path, "lora_rank": 2}, "leave lora_"),
+    ):
         with pytest.raises(UserError, match=says):
             GPT.from_pretrained(tmp_path, **options)

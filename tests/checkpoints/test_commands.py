@@ -31,8 +31,15 @@ def test_info_and_eval(npgpt, folder, text_file):
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [np.nan, 3e38])
-@pytest.mark.parametrize("command", ["sample", "eval --corpus text.txt", "score --text ab",
-                                     "train --corpus text.txt --max-iters 2 --crop-length 8 --threads 1 --init-from"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sample",
+        "eval --corpus text.txt",
+        "score --text ab",
+        "train --corpus text.txt --max-iters 2 --crop-length 8 --threads 1 --init-from",
+    ],
+)
 def test_weights_that_are_not_finite_are_one_line(npgpt, folder, command, value):
     """Or so large that the layers overflow."""
     model = GPT.from_pretrained(folder)

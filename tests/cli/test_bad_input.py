@@ -7,9 +7,17 @@ from tests.conftest import TINY
 from tests.helpers.runs import refused
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ('n_layer = "4"', ""), ("n_layer: 3", "TOML"), ("n_layers = 3", "n_layers"), ("tokenizer = 5", ""),
-    (f"learning_rate = 1{'0' * 400}", ""), ("dropout = nan", "")])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('n_layer = "4"', ""),
+        ("n_layer: 3", "TOML"),
+        ("n_layers = 3", "n_layers"),
+        ("tokenizer = 5", ""),
+        (f"learning_rate = 1{'0' * 400}", ""),
+        ("dropout = nan", ""),
+    ],
+)
 def test_a_preset(npgpt, tmp_path, text, says):
     (tmp_path / "preset.toml").write_text(text)
     refused(npgpt("train", "--preset", tmp_path / "preset.toml", "--corpus", "text.txt", "--max-iters", 1), says)
@@ -18,9 +26,15 @@ def test_a_preset(npgpt, tmp_path, text, says):
 def test_a_command_line(train, npgpt):
     assert train("--max-iters", 2)[0] == 0
     for name, *arguments in (
-            ("train", "--n-embd", 2_000_000, "--n-head", 1), ("train", "--batch-size", "9" * 5000),
-            ("train", "--threads", 10**30), ("sample", "-n", 10**12), ("sample", "x" * 4000),
-            ("info", "--vocab-size", 10**9), ("train", "--corpus", "x" * 4000), ("sample", "--seed", -1)):
+        ("train", "--n-embd", 2_000_000, "--n-head", 1),
+        ("train", "--batch-size", "9" * 5000),
+        ("train", "--threads", 10**30),
+        ("sample", "-n", 10**12),
+        ("sample", "x" * 4000),
+        ("info", "--vocab-size", 10**9),
+        ("train", "--corpus", "x" * 4000),
+        ("sample", "--seed", -1),
+    ):
         more = ["--overwrite", "--corpus", "text.txt", *TINY] if name == "train" else []
         result = npgpt(name, *more, *arguments)
         refused(result)

@@ -119,7 +119,9 @@ def test_without_the_library_the_extra_is_named(bpe, tmp_path, monkeypatch):
 def test_a_file_on_which_the_library_panics_is_refused(tmp_path, capfd):
     """The library's own message is discarded; what comes later on standard error is not."""
     path = word_pieces(tmp_path / "tokenizer.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "decoder": {"type": ["WordPiece"]}}))
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "decoder": {"type": ["WordPiece"]}})
+    )
     capfd.readouterr()
     with pytest.raises(UserError, match="tokenizer.json"):
         make_tokenizer(f"hf:{path}").encode("to be or not to be")

@@ -1,4 +1,6 @@
-"""The command sets the timeout of OpenBLAS's threads before NumPy is loaded; a user's own is kept, a library's too."""
+"""The command sets the timeout of OpenBLAS's threads before NumPy is loaded; a user's own is kept,
+a library's too.
+"""
 
 import os
 import subprocess
@@ -27,5 +29,7 @@ __import__(sys.argv[1])
 ])
 def test_the_variable_is_there_while_numpy_is_loaded(module, users, expected):
     environment = {name: text for name, text in os.environ.items() if name != TIMEOUT} | users
-    child = subprocess.run([sys.executable, "-c", CHILD, module], env=environment, capture_output=True, text=True)
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, module], env=environment, capture_output=True, text=True
+    )
     assert child.stdout == expected, child.stderr

@@ -64,7 +64,9 @@ def test_every_engine_trains_with_an_edited_line_of_a_layer(names, tmp_path):
     losses = {str(fields): loss for (fields, *_), (loss,) in zip(plain, found[:3], strict=True)}
     for name, (loss,) in zip(names, found[3:], strict=True):
         assert abs(loss - losses[str(fields_of(name))]) > 1e-3, name
-        replaced = name in sources.TESTED and name != "linear_backward"     # that only in a model with LoRA
+        replaced = (
+            name in sources.TESTED and name != "linear_backward"
+        )  # that only in a model with LoRA
         assert (f"npgpt: {name} was edited" in told) == replaced
 
 
@@ -122,7 +124,8 @@ TRANSFORMER = Path(transformer.__file__).read_text()
 
 
 def assert_engines_agree(edits, folder, figures="all"):
-    """Train with each of the edits (a config's fields, a file, its new source); compare the engines.
+    """Train with each of the edits (a config's fields, a file, its new source); compare the
+    engines.
 
     Returns the reference's figures of each edit, and standard error. The figures: the loss after
     four steps; unless they are "brief", also that of an evaluation, the size of the logits of a
@@ -132,12 +135,20 @@ def assert_engines_agree(edits, folder, figures="all"):
     shutil.copytree(ROOT, folder / "npgpt", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "edits.json").write_text(json.dumps(edits))
     variables = {**os.environ, "PYTHONPATH": str(folder)}
-    done = subprocess.run([sys.executable, "-c", IN_TURN, figures, *ENGINES], cwd=folder, env=variables,
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", IN_TURN, figures, *ENGINES],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads((folder / "found.json").read_text())
     for (fields, file, source), each in zip(edits, found, strict=True):
-        changes = "\n".join({*source.splitlines()} - {*(ROOT.parent / file).read_text().splitlines()})
+        changes = "\n".join(
+            {*source.splitlines()} - {*(ROOT.parent / file).read_text().splitlines()}
+        )
         for engine, ours in each.items():
             expected = pytest.approx(each["reference"], abs=2e-4)
             assert ours == expected, f"{engine}, {fields}: {changes}"
@@ -227,7 +238,9 @@ def statements(name):
                  and isinstance(each.ctx, ast.Store) and each.id in arrays]
         if names:
             prints[node] = "\n".join(f"print({each}.shape)" for each in names)
-        changes += [{node: f"{each} = 0.5 * {each} + 0.9 * {each}[..., ::-1]"} for each in names[:1]]
+        changes += [
+            {node: f"{each} = 0.5 * {each} + 0.9 * {each}[..., ::-1]"} for each in names[:1]
+        ]
     return [ast.unparse(After(lines).visit(copy.deepcopy(tree, {id(node): node for node in lines})))
             for lines in (prints, *changes)]
 

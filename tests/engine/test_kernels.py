@@ -16,7 +16,9 @@ def test_auto_is_the_fastest_that_is_there(monkeypatch):
     assert cpu_kernels() == cpu_kernels("numba") == "numba"
     monkeypatch.setitem(sys.modules, "numba", None)
     assert cpu_kernels() == cpu_kernels("numpy") == "numpy"
-    with pytest.raises(UserError, match=r"--kernels numba needs .*npgpt\[fast\].*use --kernels numpy"):
+    with pytest.raises(
+        UserError, match=r"--kernels numba needs .*npgpt\[fast\].*use --kernels numpy"
+    ):
         cpu_kernels("numba")
 
 
@@ -29,9 +31,16 @@ def test_auto_works_with_a_broken_numba(text_file):
                               env={**os.environ, "NUMBA_NUM_THREADS": "0"})
 
     found = run("-m", "npgpt", "info")
-    assert found.returncode == 0 and found.stderr == "" and "--kernels numba              not here: " in found.stdout
-    found = run("-c", "from npgpt import GPT, GPTConfig\n"
-                      "print(GPT(GPTConfig(vocab_size=5, n_layer=1, n_head=1, n_embd=8), threads=2).engine.kernels)")
+    assert (
+        found.returncode == 0
+        and found.stderr == ""
+        and "--kernels numba              not here: " in found.stdout
+    )
+    found = run(
+        "-c",
+        "from npgpt import GPT, GPTConfig\n"
+        "print(GPT(GPTConfig(vocab_size=5, n_layer=1, n_head=1, n_embd=8), threads=2).engine.kernels)",
+    )
     assert (found.returncode, found.stdout, found.stderr) == (0, "numpy\n", "")
     found = run("-m", "npgpt", "train", "--corpus", text_file, "--kernels", "numba")
     refused((found.returncode, found.stdout, found.stderr), "npgpt: --kernels numba needs Numba (")

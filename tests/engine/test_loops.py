@@ -124,7 +124,9 @@ def test_a_vector_function(name, single, double, dtype):
     x = np.concatenate([np.linspace(least, most, 100_001)[1:-1], near, -near, [0.0]]).astype(dtype)
     x = x[(x > least) & (x < most)]
     tolerance = single if dtype is np.float32 else double
-    np.testing.assert_allclose(vector_function(name, dtype, x), expected_of(x.astype(wide)), rtol=tolerance)
+    np.testing.assert_allclose(
+        vector_function(name, dtype, x), expected_of(x.astype(wide)), rtol=tolerance
+    )
     ends = np.array([-np.inf, np.inf, np.nan, 0.0, limits.min, limits.max, least - 1, most + 1], dtype)
     expected = expected_of(ends)
     expected[6] = 0.0 if name == "exp" else -1.0        # subnormal results become 0
@@ -203,10 +205,16 @@ def given_away(path):
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has no modes")
-@pytest.mark.parametrize(("which", "change"), [
-    ("npgpt", given_away), ("npgpt/loops", given_away),
-    ("npgpt/loops", lambda path: path.chmod(0o720)), ("npgpt/loops", lambda path: path.chmod(0o702))],
-    ids=["another user's", "another user's loops", "the group writes", "others write"])
+@pytest.mark.parametrize(
+    ("which", "change"),
+    [
+        ("npgpt", given_away),
+        ("npgpt/loops", given_away),
+        ("npgpt/loops", lambda path: path.chmod(0o720)),
+        ("npgpt/loops", lambda path: path.chmod(0o702)),
+    ],
+    ids=["another user's", "another user's loops", "the group writes", "others write"],
+)
 def test_a_folder_that_others_may_write_to_is_not_used(which, change, cache, capfd):
     """Nothing is read or written there, and one line says why."""
     change(cache.parent.parent / which)

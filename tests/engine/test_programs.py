@@ -71,10 +71,12 @@ def test_odd_lines(text, shape):
 
 
 def test_annotations_and_defaults_are_not_evaluated_again():
-    source = ("from __future__ import annotations\ncalls = []\n"
-              "def f(x: Missing, s=calls.append(1) or 2.0, *, eps: Missing = calls.append(2) or 0.1) -> Missing:\n"
-              "    y: Missing = x * s\n    z = y * y + eps\n    u = z.mean(axis=-1, keepdims=True) + z\n"
-              "    return u\n")
+    source = (
+        "from __future__ import annotations\ncalls = []\n"
+        "def f(x: Missing, s=calls.append(1) or 2.0, *, eps: Missing = calls.append(2) or 0.1) -> Missing:\n"
+        "    y: Missing = x * s\n    z = y * y + eps\n    u = z.mean(axis=-1, keepdims=True) + z\n"
+        "    return u\n"
+    )
     function, x = defined(source), np.random.default_rng(0).standard_normal((3, 4))
     with loops_by("python"):
         assert_alike(compile_lines(function)(x), function(x), 1e-12)

@@ -35,8 +35,17 @@ def test_lines_are_seen_in_order_and_may_get_other_values():
         return 100 if name == "b" else value
 
     assert watched(outer(10), watch)(1) == 40 + 401
-    assert seen == [(1, "x", 1), (2, "a", 1), (2, "b", 10), (3, None, None), (5, "a", 201), (5, "a", 401),
-                    (6, "left", [401]), (7, None, None), (8, None, 441)]
+    assert seen == [
+        (1, "x", 1),
+        (2, "a", 1),
+        (2, "b", 10),
+        (3, None, None),
+        (5, "a", 201),
+        (5, "a", 401),
+        (6, "left", [401]),
+        (7, None, None),
+        (8, None, 441),
+    ]
 
 
 def test_a_cell_of_a_notebook_is_compiled_statement_by_statement():

@@ -1,4 +1,5 @@
-"""Every layer against torch: float64, unit scale, random upstream, every gradient; and in float32."""
+"""Every layer against torch: float64, unit scale, random upstream, every gradient; and in float32.
+"""
 
 import numpy as np
 import pytest

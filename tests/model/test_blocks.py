@@ -103,7 +103,10 @@ def trained(block, engine):
     if engine == "own":
         model.use_engine(ReferenceEngine(model.params, 2))
     optimizer = AdamW(model.params, lr=0.01, engine=model.engine)
-    steps = (optimizer.train_step([(IDX, TARGETS)], [None], TARGETS.size, max_norm=1.0) for _ in range(20))
+    steps = (
+        optimizer.train_step([(IDX, TARGETS)], [None], TARGETS.size, max_norm=1.0)
+        for _ in range(20)
+    )
     return [float(loss) for loss, _ in steps]
 
 

@@ -92,10 +92,14 @@ def test_a_row_stops_and_is_padded():
     assert (free[0] != free[2]).any()
     out = model.generate(prompts, 30, temperature=3.0, seed=1, stop=[[7] * 9, free[0, 10:13]])
     for row, row_free in zip(out, free, strict=True):
-        ends = (np.lib.stride_tricks.sliding_window_view(row_free[2:], 3) == free[0, 10:13]).all(axis=1)
+        ends = (np.lib.stride_tricks.sliding_window_view(row_free[2:], 3) == free[0, 10:13]).all(
+            axis=1
+        )
         n = ends.argmax() + 5 if ends.any() else len(row)
         assert (row[:n] == row_free[:len(row)][:n]).all() and (row[n:] == row[n - 1]).all()
-    ended = model.generate(prompts, 30, temperature=3.0, seed=1, stop=[free[0, 2:4]], eos_token_id=10)
+    ended = model.generate(
+        prompts, 30, temperature=3.0, seed=1, stop=[free[0, 2:4]], eos_token_id=10
+    )
     assert (ended[0, 4:] == 10).all() and (ended[0, :4] == free[0, :4]).all()
     assert next(model.stream(prompts, 30)).shape == (3,)
 

@@ -11,13 +11,23 @@ from npgpt.training.metrics import read_metrics
 from tests.helpers.runs import answers, bits, nothing_left, refused
 
 
-@pytest.mark.parametrize("options", [["--dropout", "0.2", "--gradient-accumulation-steps", "3", "--threads", "2"],
-                                     ["--dtype", "float64", "--no-tie-word-embeddings", "--tokenizer", "byte"],
-                                     ["--corpus", "lines", "--sampling", "sequential"],
-                                     ["--corpus", "answers.jsonl", "--val-fraction", "0.2"],
-                                     ["--val-fraction", "0", "--kernels", "numpy", "--threads", "2"]],
-                         ids=["dropout and accumulation", "float64 untied", "documents in order", "answers",
-                              "no validation"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--dropout", "0.2", "--gradient-accumulation-steps", "3", "--threads", "2"],
+        ["--dtype", "float64", "--no-tie-word-embeddings", "--tokenizer", "byte"],
+        ["--corpus", "lines", "--sampling", "sequential"],
+        ["--corpus", "answers.jsonl", "--val-fraction", "0.2"],
+        ["--val-fraction", "0", "--kernels", "numpy", "--threads", "2"],
+    ],
+    ids=[
+        "dropout and accumulation",
+        "float64 untied",
+        "documents in order",
+        "answers",
+        "no validation",
+    ],
+)
 def test_ten_and_ten_are_twenty(npgpt, train, text_file, options):
     if "answers.jsonl" in options:
         answers(10)
@@ -57,7 +67,9 @@ def test_a_run_goes_on_with_its_own_kernels(npgpt, train, monkeypatch):
     refused(resumed(2, {"kernels": ["numba"]})[1], "kernels must be one of auto, numpy")
     monkeypatch.setitem(sys.modules, "numba", None)
     there, result = resumed(2, {"kernels": "numba"})
-    refused(result, "--kernels numba needs Numba", 'pip install "npgpt[fast]"', "or use --kernels numpy")
+    refused(
+        result, "--kernels numba needs Numba", 'pip install "npgpt[fast]"', "or use --kernels numpy"
+    )
     assert there == "numba" and find_checkpoint("out").name == "step-00000001"
     assert npgpt("train", "--resume", "--max-iters", 2, "--kernels", "numpy")[0] == 0
 

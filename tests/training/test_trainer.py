@@ -84,7 +84,9 @@ def test_evaluation_on_documents_is_the_mean_over_all_their_targets(tmp_path):
     (documents(LENGTHS), {"epochs": 1, "batch_size": 6}, 4)])
 def test_epochs_are_steps(tmp_path, tokens, options, steps):
     for decay, expected in ((None, steps), (60, 60), (0, 0)):
-        trainer = trainer_of(tmp_path, train_tokens=tokens, max_iters=50, lr_decay_iters=decay, **options)
+        trainer = trainer_of(
+            tmp_path, train_tokens=tokens, max_iters=50, lr_decay_iters=decay, **options
+        )
         assert (trainer.options.max_iters, trainer.options.last_decay_step) == (steps, expected)
     assert trainer_of(tmp_path, train_tokens=tokens, max_iters=7, **{**options, "epochs": 0}).options.max_iters == 7
 

@@ -24,8 +24,11 @@ from shapes import GROUPS, ROWS, SIDES, installed
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join([*ROWS, *GROUPS]))
-    parser.add_argument("--sides", help=f"such as npgpt,torch, of {', '.join(SIDES)}; default: all that are installed; "
-                                        "with --old npgpt,old")
+    parser.add_argument(
+        "--sides",
+        help=f"such as npgpt,torch, of {', '.join(SIDES)}; default: all that are installed; "
+        "with --old npgpt,old",
+    )
     parser.add_argument("--old", type=Path, metavar="FOLDER", help="another checkout of npgpt, the side old; on a CPU")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each side")
     parser.add_argument("--instructions", choices=["avx2"], help="restrict all sides to these; default: the CPU's")

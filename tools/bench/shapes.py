@@ -58,7 +58,13 @@ class Shape:
         """Return the sides that can run this row. The other times are given as multiples of the first's, npgpt's."""
         if self.device == "gpu":
             return ("xla", *(["cupy", "reference"] if self.dtype != "bfloat16" else []), "torch", "compile")
-        return ("npgpt", "fast", "xla", "old", *(["transformers"] if self.new_tokens else ["torch", "compile"]))
+        return (
+            "npgpt",
+            "fast",
+            "xla",
+            "old",
+            *(["transformers"] if self.new_tokens else ["torch", "compile"]),
+        )
 
     @property
     def description(self):

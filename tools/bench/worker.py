@@ -25,7 +25,17 @@ if sys.argv[1] not in ("machine", "torch", "compile", "transformers"):
 import threadpoolctl
 from shapes import KERNELS, LR, ROWS, SEED, SIDES, Work
 
-PACKAGES = ("numpy", "numba", "jax", "jaxlib", "torch", "transformers", "triton", "cupy-cuda12x", "cupy-cuda13x")
+PACKAGES = (
+    "numpy",
+    "numba",
+    "jax",
+    "jaxlib",
+    "torch",
+    "transformers",
+    "triton",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+)
 
 
 def make_work(side, shape, folder, threads):

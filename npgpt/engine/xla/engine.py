@@ -234,9 +234,11 @@ class XLAEngine(ReferenceEngine):
         idx, targets = np.array([list(batch) for batch in batches], np.int32).swapaxes(0, 1)
         more = ((0, 0), (0, -idx.shape[1] % self.devices.n), (0, 0))
         if idx.shape[1] % self.devices.n and self.mixes_texts:
-            raise UserError(f"the texts of a batch depend on each other in {self.params.config.block}, "
-                            f"so none can be added to these {idx.shape[1]}: choose a batch size "
-                            f"divisible by the {self.devices.n} devices")
+            raise UserError(
+                f"the texts of a batch depend on each other in {self.params.config.block}, "
+                f"so none can be added to these {idx.shape[1]}: choose a batch size "
+                f"divisible by the {self.devices.n} devices"
+            )
         return [self.devices.put(np.pad(array, more, constant_values=fill), None, "batch")
                 for array, fill in ((idx, 0), (targets, IGNORE_INDEX))]
 

@@ -92,7 +92,8 @@ def matmul(dtype, a, b):
 
 
 def put_along_axis(array, index, x, axis):
-    """Set items in a new array: one in each row without a scatter, which XLA would do by sorting."""
+    """Set items in a new array: one in each row without a scatter, which XLA would do by sorting.
+    """
     if axis != -1 or index.shape[-1] > 1:
         return jnp.put_along_axis(array, index, x, axis, inplace=False)
     n = array.shape[-1]

@@ -35,7 +35,8 @@ class Reader:
         return np.asarray(self.read("generation" if T == 1 else what, idx, begin, T - 1))
 
     def read(self, what, idx, begin, last):
-        """Read idx after `begin` tokens; its last token is at `last`. what: as in `XLAEngine.run`."""
+        """Read idx after `begin` tokens; its last token is at `last`. what: as in `XLAEngine.run`.
+        """
         arrays = idx, np.array([begin, last]), self.texts.pads
         arrays = [self.engine.devices.put(each.astype(np.int32)) for each in arrays]
         arguments = self.p, *arrays, self.kept

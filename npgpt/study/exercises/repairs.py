@@ -27,12 +27,13 @@ text = ast.unparse
 
 
 def repairs(walk, window, whole, others, is_right, terms):
-    """Yield (rank, line, finding, edits) for each edit that makes the results of a `Walk` right, likeliest first.
+    """Yield (rank, line, finding, edits) for each edit that makes the results of a `Walk` right,
+    likeliest first.
 
-    window: numbers of statements, the likeliest first; whole: those that are swapped too;
-    others: those whose right sides may be swapped with them; is_right(names): whether the walk ended
-    well; terms(statement): text -> value of the parts of the package's line, which may be missing in
-    the learner's; edits: as `Walk.run` takes them.
+    window: numbers of statements, the likeliest first; whole: those that are swapped too; others:
+    those whose right sides may be swapped with them; is_right(names): whether the walk ended well;
+    terms(statement): text -> value of the parts of the package's line, which may be missing in the
+    learner's; edits: as `Walk.run` takes them.
     """
     tries = []
     for nearness, i in enumerate(window):
@@ -49,11 +50,31 @@ def repairs(walk, window, whole, others, is_right, terms):
 
 # A repair of a kind, made in right code, is a mistake of this kind; its operands are the other way round.
 MISTAKES = {
-    "extra factor": "factor", "extra division": "division", "extra term": "term", "extra call": "call",
-    "transposed": "not transposed", "not transposed": "transposed", "keepdims": "keepdims missing",
-    "multiplied": "divided", "divided": "multiplied"} | {
-    kind: kind for kind in ("sign", "term sign", "part sign", "matmul order", "swapped", "results order",
-                            "loop order", "reduction", "axis", "instead", "uses")}
+    "extra factor": "factor",
+    "extra division": "division",
+    "extra term": "term",
+    "extra call": "call",
+    "transposed": "not transposed",
+    "not transposed": "transposed",
+    "keepdims": "keepdims missing",
+    "multiplied": "divided",
+    "divided": "multiplied",
+} | {
+    kind: kind
+    for kind in (
+        "sign",
+        "term sign",
+        "part sign",
+        "matmul order",
+        "swapped",
+        "results order",
+        "loop order",
+        "reduction",
+        "axis",
+        "instead",
+        "uses",
+    )
+}
 
 
 def mistakes(walk):
@@ -301,7 +322,8 @@ def rebracketed(node):
         lefts.append(inner)
         inner = inner.left
     for depth, each in enumerate(lefts):
-        # `each` is x op y: what follows y up to the end goes into the brackets, of y if it is a call.
+        # `each` is x op y: what follows y up to the end goes into the brackets, of y if it is a
+        # call.
         is_call = isinstance(each.right, ast.Call) and len(each.right.args) == 1
         rest = each.right.args[0] if is_call else each.right
         for outer in [*reversed(lefts[:depth]), node]:

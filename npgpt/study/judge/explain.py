@@ -50,7 +50,9 @@ class Explanation:
         wrong = [first.name] if first else raised[0].targets if any(raised) else ()
         key = counterpart(self.judgement, wrong) if wrong else ""
         if first:
-            found = self.rounded(first) or self.search.repaired(first) or self.search.recognised(first)
+            found = (
+                self.rounded(first) or self.search.repaired(first) or self.search.recognised(first)
+            )
             explained = self.named(explained, first, *found) if found else [
                 self.with_possible_lines(each) if each is first else each for each in explained]
         return faults, explained, key
@@ -65,7 +67,8 @@ class Explanation:
                                            or self.search.depends(line.line, cause.line))
 
     def named(self, lines, first, number, finding):
-        """Return the lines with a finding added to the wrong `Line` of a number, or to a new one."""
+        """Return the lines with a finding added to the wrong `Line` of a number, or to a new one.
+        """
         there = (i for i, each in enumerate(lines) if each.line == number and each.verdict == WRONG)
         i = next(there, None)
         if i is None and number > (first.line or 0):
@@ -100,7 +103,9 @@ class Explanation:
             if np.shape(given) != np.shape(true):
                 found = [Finding("shape", [f"{np.shape(given)}", f"{np.shape(true)}"])]
             elif np.isfinite(given).all():
-                found = [*filter(None, [self.worst(line.name, given, true), same_ratio(given, true)])]
+                found = [
+                    *filter(None, [self.worst(line.name, given, true), same_ratio(given, true)])
+                ]
             elif self.begun:
                 found = [self.begun]
             if mistake := mistake_in_numbers(given, true):

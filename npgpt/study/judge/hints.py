@@ -32,7 +32,10 @@ def shown(exercise, first):
     if isinstance(first, Fault):
         return [str(first.what)]
     note = notes_of(exercise.lesson).get(first.name)
-    return [f"{first.name}: {'; '.join(map(str, first.evidence)) or 'it is wrong'}", *([note.hint] if note else [])]
+    return [
+        f"{first.name}: {'; '.join(map(str, first.evidence)) or 'it is wrong'}",
+        *([note.hint] if note else []),
+    ]
 
 
 def key_in_question(exercise, report):

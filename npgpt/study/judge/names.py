@@ -174,7 +174,9 @@ class NameSearch:
                                   for name in self.case.results)
 
     def line_like(self, edits):
-        """Return the learner's last line that assigns a name of the package's edited lines, or None."""
+        """Return the learner's last line that assigns a name of the package's edited lines, or
+        None.
+        """
         names = set().union(*map(changed_names, edits.values()))
         lines = [each.line for each in self.judgement.record if each.name in names]
         return lines[-1] if lines and lines[-1] != self.judgement.source.first else None

@@ -32,7 +32,9 @@ SHAPE = re.compile(r"((?:\w+\s*)*)(?::\s*(constant|(-?\w+|-?\d+\.\d+)\.\.(-?\w+|
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair(Lesson):
-    """A user's pair. shapes: as in `LESSON`; values: the other constants; results: in order; file: or None."""
+    """A user's pair. shapes: as in `LESSON`; values: the other constants; results: in order; file:
+    or None.
+    """
 
     values: dict = dataclasses.field(default_factory=dict)
     results: tuple[str, ...] = ()

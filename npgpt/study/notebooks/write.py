@@ -105,7 +105,9 @@ def lesson_cells(lesson, out):
             yield CODE, "\n".join(without_explanations(step.lesson, blanked(step.lesson, step.level)))
             yield CODE, (f"checked = check({name}, {backward}, level={json.dumps(step.level or 'long')})\n"
                          'checked             # stuck? checked.hint(); in pictures: checked.show("dx")')
-            solution = "\n".join(without_explanations(step.lesson, read_source(step.lesson.backward).lines))
+            solution = "\n".join(
+                without_explanations(step.lesson, read_source(step.lesson.backward).lines)
+            )
             yield MARKDOWN, folded("Solution", f"```python\n{solution}\n```")
     if lesson.key in TRAINED:
         yield MARKDOWN, ("## Train GPT-2 with your function\n\nThe last function that you ran, and npgpt's own: equal "

@@ -46,7 +46,9 @@ def typed_statements(lesson):
     for node in left_out(lesson, 3):        # all statements
         line = source.first + node.lineno - 1
         text = ast.get_source_segment("\n".join(source.lines), node, padded=True)
-        found[f"b{line}"] = {"text": textwrap.dedent(text),
-                             "stub": source.lines[node.lineno - 1][node.col_offset:node.value.col_offset],
-                             "level": next((level for level, lines in asked.items() if node.lineno in lines), None)}
+        found[f"b{line}"] = {
+            "text": textwrap.dedent(text),
+            "stub": source.lines[node.lineno - 1][node.col_offset : node.value.col_offset],
+            "level": next((level for level, lines in asked.items() if node.lineno in lines), None),
+        }
     return found

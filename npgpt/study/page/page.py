@@ -38,7 +38,9 @@ def study_page(lessons, model, live=None):
     studied = {}
     for lesson in lessons:
         studied[lesson.key] = studied_layer(lesson)
-        if lesson.key == "layernorm":       # with the other long ways the page would be larger than 1.1 MB
+        if (
+            lesson.key == "layernorm"
+        ):  # with the other long ways the page would be larger than 1.1 MB
             long_way = dataclasses.replace(lesson, backward=lesson.long_way)
             studied["layernorm_long_way"] = studied_layer(long_way, "layernorm_long_way")
     own = next((shlex.quote(str(lesson.file)) for lesson in lessons if lesson.is_own), None)
@@ -48,7 +50,13 @@ def study_page(lessons, model, live=None):
     page = environment.get_template("page.html").render(
         rules=[layer for name, layer in studied.items() if name in LESSON_0],
         layers=[layer for name, layer in studied.items() if name not in LESSON_0],
-        model=model, data=data, names=set(studied), version=npgpt.__version__, own=own, subject=subject)
+        model=model,
+        data=data,
+        names=set(studied),
+        version=npgpt.__version__,
+        own=own,
+        subject=subject,
+    )
     return page.encode("utf-8", "replace")          # an argument that is not UTF-8 has surrogates
 
 
@@ -82,21 +90,40 @@ def studied_layer(lesson, long_way=None):
     exercise, file = lesson.name, f"{lesson.forward.__module__.replace('.', '/')}.py"
     if lesson.is_own:
         exercise, file = shlex.join([str(lesson.file), lesson.name]), lesson.file.name
-    data = {"name": name, "levels": [] if long_way else levels_on_path(lesson), "typed": typed,
-            "lines": entries, "planted": {} if wrong or lesson.is_own or long_way else planted(lesson),
-            "steps": steps.steps, "arrays": steps.arrays, "parts": steps.parts}
-    return {"name": name, "title": title, "exercise": exercise, "file": file,
-            "verdict": verdict, "right": not wrong, "rows": rows_of(lesson, forward, backward, checks),
-            "introduction": introduction, "sections": sections, "lines": lines, "checks": checks,
-            "entries": entries, "data": data}
+    data = {
+        "name": name,
+        "levels": [] if long_way else levels_on_path(lesson),
+        "typed": typed,
+        "lines": entries,
+        "planted": {} if wrong or lesson.is_own or long_way else planted(lesson),
+        "steps": steps.steps,
+        "arrays": steps.arrays,
+        "parts": steps.parts,
+    }
+    return {
+        "name": name,
+        "title": title,
+        "exercise": exercise,
+        "file": file,
+        "verdict": verdict,
+        "right": not wrong,
+        "rows": rows_of(lesson, forward, backward, checks),
+        "introduction": introduction,
+        "sections": sections,
+        "lines": lines,
+        "checks": checks,
+        "entries": entries,
+        "data": data,
+    }
 
 
 def code_units(source, side, entries=None, notes=None, typed=()):
     """Return a dict for each statement of a function, for its docstring, and for each other line.
 
-    key: "b57" of a statement or the `def`, else None; question: see `question_about`; level: the lowest that hides it.
-    notes, typed: for a backward; typed: its statements. There a comment on a line of its own is left out: it quotes a
-    line of the forward, which is beside it.
+    key: "b57" of a statement or the `def`, else None; question: see `question_about`; level: the
+    lowest that hides it.
+    notes, typed: for a backward; typed: its statements. There a comment on a line of its own is
+    left out: it quotes a line of the forward, which is beside it.
     """
     from markupsafe import Markup
     from pygments import highlight
@@ -120,9 +147,17 @@ def code_units(source, side, entries=None, notes=None, typed=()):
         begin = source.lines[number - source.first].lstrip()
         if any(texts) and not (side == "b" and begin.startswith("#")):
             level = typed[key]["level"] if question else None
-            units.append({"lines": [*enumerate(texts, number)], "line": number, "doc": number in doc[:1],
-                          "question": question, "level": level, "key": key,
-                          "returns": begin.startswith("return")})
+            units.append(
+                {
+                    "lines": [*enumerate(texts, number)],
+                    "line": number,
+                    "doc": number in doc[:1],
+                    "question": question,
+                    "level": level,
+                    "key": key,
+                    "returns": begin.startswith("return"),
+                }
+            )
         number = end + 1
     return units
 

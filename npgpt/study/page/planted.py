@@ -39,7 +39,7 @@ def planted(lesson):
     "Predict", and have only words. The backward must be right.
     """
     walk = package_walk(Case(lesson.key, PLAIN))
-    found = collections.defaultdict(dict)       # line -> the last of what is said -> {"text", "answer"}
+    found = collections.defaultdict(dict)  # line -> the last of what is said -> {"text", "answer"}
     tries = collections.Counter()
     for i, line, kind, sentence, new in candidates(lesson, walk):
         made = found[line]
@@ -59,7 +59,9 @@ def planted(lesson):
 
 
 def best(made):
-    """Return the mistakes that a line gets, first the one to be planted, with a whole answer; or []."""
+    """Return the mistakes that a line gets, first the one to be planted, with a whole answer; or
+    [].
+    """
     in_order = sorted(made, key=lambda each: "first" not in each["answer"])[:MOST]
     if not in_order or "first" not in in_order[0]["answer"]:
         return []
@@ -96,7 +98,9 @@ def small_edits(walk):
 
 
 def answer_to(lesson, walk, i, line, new):
-    """Return the answer to a new statement i; None if the numbers of no returned gradient are wrong."""
+    """Return the answer to a new statement i; None if the numbers of no returned gradient are
+    wrong.
+    """
     known, ran = known_truth(lesson.key), []
     after = walk.run(i, {i: new}, ran)
     given = lesson.named(after[RESULT]) if after else {}
@@ -130,7 +134,8 @@ def differs(names, true, name):
 
 
 def worst_number(values, measured):
-    """Return a `Finding` of the worst number of the first wrong gradient, and its central difference.
+    """Return a `Finding` of the worst number of the first wrong gradient, and its central
+    difference.
 
     values: (name, value) in the order of the lines; measured: name -> central differences.
     """

@@ -50,7 +50,8 @@ def grouped(units):
 
 
 def line_entries(checks, steps, sections):
-    """Return line of the backward, "b51" -> a list of dicts for the script, one for each gradient that it computes.
+    """Return line of the backward, "b51" -> a list of dicts for the script, one for each gradient
+    that it computes.
 
     section: of the derivation, or None. Of several checks of a name the worst counts.
     """

@@ -128,7 +128,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         fields = parse_qs(query) if opens else {}
         token = self.headers.get("X-Npgpt-Token") or fields.get("token", [""])[0]
         code = fields.get("code", [""])[0]
-        has_code = is_same(code, self.server.code) and self.server.unspent.acquire(blocking=False)      # only once
+        has_code = is_same(code, self.server.code) and self.server.unspent.acquire(
+            blocking=False
+        )  # only once
         if not is_same(token, self.server.token) and not has_code:
             raise Refused(HTTPStatus.FORBIDDEN, "wrong token, or used code: open the address that npgpt study printed")
         if not opens and not (self.command == "POST" and path in self.server.actions):

@@ -95,10 +95,11 @@ class Steps:
 
 
 def parts_of(side, function, names):
-    """Map the page's name for each statement, and for the `def`, to its code in parts, for an equation of pictures.
+    """Map the page's name for each statement, and for the `def`, to its code in parts, for an
+    equation of pictures.
 
-    A part is a text, or one of the names: [name, whether the line assigns it], or ["kept", False, "kept.T"] for
-    `kept.swapaxes(-1, -2)`.
+    A part is a text, or one of the names: [name, whether the line assigns it], or ["kept", False,
+    "kept.T"] for `kept.swapaxes(-1, -2)`.
     """
     source, tree = read_source(function), parsed(function)
     found = {}

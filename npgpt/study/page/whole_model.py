@@ -20,13 +20,15 @@ OUTPUTS = {"ln_1": "norm_1", "c_attn": "attn.qkv", "attention": "attn.mix", "c_p
 def study_model(model, tokenizer, prompt, description):
     """Run a GPT with its tokenizer on a text of T tokens, and return the data of the page, a dict.
 
-    losses: of the tokens from the second on; stages: the boxes of the map, in the forward's order; pulls, flow: for the
-    first losses, the norms of their gradients with respect to the embedding of each earlier token, and to the output of
-    each stage; norms: of the mean loss's gradient with respect to each embedding; next: the likeliest tokens after the
-    text; maps: (layer, head, base64) of the attention weights; lens: a `logit_lens` for each block, and the last;
-    left_out: sentences about what the page does not show.
+    losses: of the tokens from the second on; stages: the boxes of the map, in the forward's order;
+    pulls, flow: for the first losses, the norms of their gradients with respect to the embedding of
+    each earlier token, and to the output of each stage; norms: of the mean loss's gradient with
+    respect to each embedding; next: the likeliest tokens after the text; maps: (layer, head,
+    base64) of the attention weights; lens: a `logit_lens` for each block, and the last; left_out:
+    sentences about what the page does not show.
 
-    Raises UserError if the text cannot be encoded or has too few or too many tokens, or if the loss is not finite.
+    Raises UserError if the text cannot be encoded or has too few or too many tokens, or if the loss
+    is not finite.
     """
     from scipy.special import softmax
 
@@ -110,7 +112,9 @@ def box_outputs(config, grads):
 def token_gradients(model, idx, targets, names, left_out):
     """Return `pulls` and `flow` of `study_model`. names: of the stages' outputs."""
     T = idx.shape[1]
-    n = max(1, min(T, math.isqrt(int(MOST_WORK / (3 * model.params.size)))))        # 6 for each parameter and token
+    n = max(
+        1, min(T, math.isqrt(int(MOST_WORK / (3 * model.params.size))))
+    )  # 6 for each parameter and token
     if n < T:
         left_out.append(f"Token gradients are shown for the first {n} of {T} losses: "
                         "the others would take too long with a model of this size.")

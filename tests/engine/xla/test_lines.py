@@ -11,7 +11,14 @@ from npgpt.model.transformer import gpt_backward, gpt_forward
 from tests.helpers.models import SMALL, VARIANTS, batch, model_of
 
 # One runs every day; the others are slow, because each model is compiled. Dropout has a test of its own.
-SLOW = ["default", "encoder", "exact gelu", "no biases", "bias of an untied head", "large vocabulary"]
+SLOW = [
+    "default",
+    "encoder",
+    "exact gelu",
+    "no biases",
+    "bias of an untied head",
+    "large vocabulary",
+]
 VARIANTS = [pytest.param(VARIANTS["untied head"], id="untied head"),
             *(pytest.param(VARIANTS[name], id=name, marks=pytest.mark.slow) for name in SLOW)]
 

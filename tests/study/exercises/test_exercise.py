@@ -202,9 +202,16 @@ def test_damaged_progress_is_refused_and_kept(npgpt):
     assert Path("exercises/progress.json").read_text() == content
 
 
-@pytest.mark.parametrize(("layer", "key", "names"), [
-    ("layernorm", "mean_dxhat", "mean centred var rstd xhat"), ("layernorm", "dxhat", "y"), ("attention", "kept", ""),
-    ("twice", "dx", "u v"), ("gpt", "dwte", "head_weight x")])
+@pytest.mark.parametrize(
+    ("layer", "key", "names"),
+    [
+        ("layernorm", "mean_dxhat", "mean centred var rstd xhat"),
+        ("layernorm", "dxhat", "y"),
+        ("attention", "kept", ""),
+        ("twice", "dx", "u v"),
+        ("gpt", "dwte", "head_weight x"),
+    ],
+)
 def test_the_first_hint_has_all_lines_that_a_line_undoes(layer, key, names):
     """A fused gradient undoes several, a sum of parts those of its parts, and a recomputed variable none."""
     assert re.findall(r"(?<=[:;] )\w+", hints(lesson_named(layer), key)[0]) == names.split()

@@ -110,7 +110,12 @@ def test_from_the_start_to_another_day(request, folder):
     line = file.read_text().split("dweight = ...")[0].count("\n") + 1
     assert f"Open {file} in your editor, and begin with line {line}: replace `...`" in shown
     file.write_text(RIGHT.replace("rows.T @ dy_rows", "-(rows.T @ dy_rows)"))
-    learn.wait("dweight", "ratio -1", "The central difference measures", f"the first wrong line is {line}\n")
+    learn.wait(
+        "dweight",
+        "ratio -1",
+        "The central difference measures",
+        f"the first wrong line is {line}\n",
+    )
     learn.press("hh", "hint 1 of 4: its sign is wrong", "hint 2 of 4: look at the forward's line")
     file.unlink()
     learn.wait(f"{file} is missing: save it again, or press r to reset it\n")
@@ -212,10 +217,20 @@ def test_what_is_kept_by_a_reset_is_not_lost_by_another(folder):
     assert kept.read_text() == mine
 
 
-@pytest.mark.parametrize(("pressed", "number"), [
-    ("p", 8), ("99999\n", 9), ("0\n", 9), ("7\np", 6), ("1\np", 1), ("n", 10), ("7\nn", 9), ("1\x1b\n", 9),
-    (f"{len(whole_path())}\nnn", 10),        # what is skipped comes again at the end
-])
+@pytest.mark.parametrize(
+    ("pressed", "number"),
+    [
+        ("p", 8),
+        ("99999\n", 9),
+        ("0\n", 9),
+        ("7\np", 6),
+        ("1\np", 1),
+        ("n", 10),
+        ("7\nn", 9),
+        ("1\x1b\n", 9),
+        (f"{len(whole_path())}\nnn", 10),  # what is skipped comes again at the end
+    ],
+)
 def test_keys_go_to_an_exercise(folder, pressed, number):
     """From the ninth exercise, linear level 1; those before it are solved, those after it are not."""
     session = played(folder, *pressed)

@@ -113,7 +113,10 @@ def test_the_command(npgpt, monkeypatch):
     wrong = broken(LESSONS["linear"].backward, "dy_rows @ weight.T", "dy_rows @ weight")
     monkeypatch.setitem(table.LESSONS, "linear", dataclasses.replace(LESSONS["linear"], backward=wrong))
     line = line_of(wrong, "drows = ")
-    refused(npgpt("gradcheck", "linear"), f"linear (<dy_rows @ weight>, line {line}): ValueError: matmul")
+    refused(
+        npgpt("gradcheck", "linear"),
+        f"linear (<dy_rows @ weight>, line {line}): ValueError: matmul",
+    )
     refused(npgpt("gradcheck", "linear", "x"), "leave x out")
 
 

@@ -77,8 +77,15 @@ def test_the_command_in_two_ways_of_saying_the_inputs(npgpt, tmp_path):
     refused(npgpt("gradcheck", *norm), "ValueError: no backward in mode test")
     file.write_text(SWISH.replace("dz * beta", "dz"))
     code, out, err = npgpt("gradcheck", file, "swish", "--input", "x=4,5,6", "--input", "beta=6")
-    verdicts = {line.split()[0]: line.split()[-1] for line in out.splitlines() if line.startswith("  ")}
-    assert code == 1 and err == "" and (verdicts["x"], verdicts["z"]) == ("WRONG", "ok") and "40 digits" in out
+    verdicts = {
+        line.split()[0]: line.split()[-1] for line in out.splitlines() if line.startswith("  ")
+    }
+    assert (
+        code == 1
+        and err == ""
+        and (verdicts["x"], verdicts["z"]) == ("WRONG", "ok")
+        and "40 digits" in out
+    )
     file.write_text(f"LESSON = {{'x': '2 T C: 0.1..2.0', 'beta': 'C'}}\n{SWISH}")
     code, out, _ = npgpt("gradcheck", file)
     assert code == 0 and "2x4x5" in out

@@ -35,4 +35,6 @@ def solved(lesson, level):
 
 def judge_file(name, file, seed=0):
     """The `Report` on the backward of the lesson `name` in a file."""
-    return judge(name, load_solution(Exercise(name, "level 3", file, file.read_text(encoding="utf-8"))), seed)
+    return judge(
+        name, load_solution(Exercise(name, "level 3", file, file.read_text(encoding="utf-8"))), seed
+    )

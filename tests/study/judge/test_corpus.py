@@ -1,4 +1,6 @@
-"""The judge on the corpus: no right solution is refused, no wrong one accepted or refused at another line."""
+"""The judge on the corpus: no right solution is refused, no wrong one accepted or refused at
+another line.
+"""
 
 from pathlib import Path
 
@@ -19,7 +21,9 @@ WRONG_ONES = [case for case in CASES if not case[1].is_right]
 
 
 def cases_of(which, slow=()):
-    """The parameters of a test: solutions by layer. slow: the numbers of those that only a slow run judges."""
+    """The parameters of a test: solutions by layer. slow: the numbers of those that only a slow run
+    judges.
+    """
     return pytest.mark.parametrize(("layer", "solution"), [
         pytest.param(layer, each, id=f"{layer} {i}", marks=[pytest.mark.slow] * (i in slow))
         for i, (layer, each) in enumerate(which)])

@@ -1,4 +1,6 @@
-"""`npgpt exercise grade`: a table, CSV and JSON; what is not judged is said, and accidents are one row each."""
+"""`npgpt exercise grade`: a table, CSV and JSON; what is not judged is said, and accidents are one
+row each.
+"""
 
 import json
 from pathlib import Path
@@ -12,14 +14,19 @@ from tests.study.judge.solutions import solved
 
 LINEAR = solved(lesson_named("linear"), 3)
 BEFORE = "import os, sys, time\nfrom pathlib import Path\n"
-ACCIDENTS = {       # what a hand-in does after the right function -> its verdict and mistake
-    "empty all files": ("for each in Path('class').rglob('*.py'): each.write_text('')", "right", ""),
+ACCIDENTS = {  # what a hand-in does after the right function -> its verdict and mistake
+    "empty all files": (
+        "for each in Path('class').rglob('*.py'): each.write_text('')",
+        "right",
+        "",
+    ),
     "exit": ("sys.exit()", "error", "SystemExit"),
     "end": ("os._exit(0)", "error", "ended its process (exit code 0)"),
     "kill": ("os.kill(os.getpid(), 9)", "error", "signal 9"),
     "loop": ("while True: pass", "error", "endless loop"),
     "print": ("while True: print('x' * 65536)", "error", "File too large"),
-    "take memory": ("np.ones(1 << 33)", "error", "Memory")}
+    "take memory": ("np.ones(1 << 33)", "error", "Memory"),
+}
 
 
 def hand_in(student, text, file="mine.py", encoding="utf-8"):
@@ -50,7 +57,11 @@ def test_the_table_the_csv_file_and_the_autograders(npgpt):
     hand_in("=1+1", LINEAR.replace("drows = dy_rows", "drows = -dy_rows") + "print('hello')")
     hand_in("=1+1", "# npgpt exercise: linear, level 3\n!", "a.py")
     hand_in("bob", "# npgpt exercise: linear, level 3\n(")
-    hand_in("bob", "# npgpt exercise: dropout, level 1\ndef dropout_backward(dy, cache):\n    dx = ...\n", "b.py")
+    hand_in(
+        "bob",
+        "# npgpt exercise: dropout, level 1\ndef dropout_backward(dy, cache):\n    dx = ...\n",
+        "b.py",
+    )
     code, out, err = npgpt("exercise", "grade", "class", "--out", "grades.csv", "--json", "results.json", "--seed", 5)
     assert (code, err) == (0, "") and out == """\
       dropout level 1  linear level 3  right
@@ -69,16 +80,23 @@ bob,linear level 3,error,,,line 2: '(' was never closed,
     assert json.loads(Path("results.json").read_text())["tests"][1] == {
         "name": "=1+1: linear level 3", "score": 0, "max_score": 1, "status": "failed", "output":
         "wrong, line 40, drows, its sign is wrong, handed in more than once: =1+1/mine.py counts"}
-    code, out, _ = npgpt("exercise", "grade", "class/bob", "--json", "results.json")       # one student
+    code, out, _ = npgpt("exercise", "grade", "class/bob", "--json", "results.json")  # one student
     assert out.split("\n")[1].startswith("bob  unfinished")
     assert json.loads(Path("results.json").read_text())["tests"][0]["name"] == "dropout level 1"
 
 
 def test_what_is_not_judged_is_said(npgpt):
     hand_in("a", LINEAR + "\n# npgpt exercise: chain, level 1\n", "MINE.PY")
-    for file, text in {"a.ipynb": "{}", "a.zip": "", "__MACOSX/mine.py": LINEAR, ".mine.py": LINEAR, "my.txt": "",
-                       "gelu.py": "# npgpt exercise: gelu_tanh, long way\n", "my.py": "1",
-                       "own.py": "# npgpt exercise: affine of ../affine.py, level 3\n"}.items():
+    for file, text in {
+        "a.ipynb": "{}",
+        "a.zip": "",
+        "__MACOSX/mine.py": LINEAR,
+        ".mine.py": LINEAR,
+        "my.txt": "",
+        "gelu.py": "# npgpt exercise: gelu_tanh, long way\n",
+        "my.py": "1",
+        "own.py": "# npgpt exercise: affine of ../affine.py, level 3\n",
+    }.items():
         hand_in("b", text, file)
     hand_in("b", LINEAR, encoding="utf-16")
     hand_in("__MACOSX", "", "a.py")
@@ -106,6 +124,9 @@ def test_what_cannot_be_graded_is_refused_before_anything_runs(npgpt):
     hand_in("alice", LINEAR + "open('ran', 'w')")
     for flag in ("--out", "--json"):
         refused(npgpt("exercise", "grade", "class", flag, "no/file"), "no/file cannot be written", flag)
-    hand_in("", LINEAR)         # a template
-    refused(npgpt("exercise", "grade", "class"), "class/mine.py is beside the students' folders: move it away")
+    hand_in("", LINEAR)  # a template
+    refused(
+        npgpt("exercise", "grade", "class"),
+        "class/mine.py is beside the students' folders: move it away",
+    )
     assert not Path("ran").exists()

@@ -120,22 +120,46 @@ def test_the_evidence_is_the_worst_value_beside_the_central_difference(tmp_path)
     true = case.results["dx"].reshape(20, 6)
     at = np.unravel_index(np.abs(true).argmax(), true.shape)
     assert wrong.line == line("drows = 2.0") and said(wrong) == ["the factor 2.0 does not belong there"]
-    assert str(wrong.evidence[0]) == (f"drows[{at[0]}, {at[1]}] is {2.0 * true[at]:.5g}, the central difference "
-                                      f"{true[at]:.5g}, ratio 2")
+    assert str(wrong.evidence[0]) == (
+        f"drows[{at[0]}, {at[1]}] is {2.0 * true[at]:.5g}, the central difference "
+        f"{true[at]:.5g}, ratio 2"
+    )
     assert said(follows) == [f"may follow from line {wrong.line}"]
 
 
-@pytest.mark.parametrize(("layer", "old", "new", "name"), [
-    ("linear", "dy_rows.sum(axis=0)", "dy_rows.mean(axis=0)", "a mean instead of a sum"),
-    ("layernorm", "dxhat = dy * weight", "dxhat = dy", "the factor weight is missing"),
-    ("layernorm", "dxhat.mean(axis=-1, keepdims=True)", "dxhat.mean(axis=-1)", "keepdims=True is missing"),
-    ("attention", "dk = dscores.swapaxes(-1, -2) @ q", "dk = dscores.swapaxes(-1, -2) @ k", "uses k instead of q"),
-    ("embedding", "np.add.at(dwte, idx, dtoken)", "dwte[idx] += dtoken", "only the last gradient is kept of an index"),
-])
+@pytest.mark.parametrize(
+    ("layer", "old", "new", "name"),
+    [
+        ("linear", "dy_rows.sum(axis=0)", "dy_rows.mean(axis=0)", "a mean instead of a sum"),
+        ("layernorm", "dxhat = dy * weight", "dxhat = dy", "the factor weight is missing"),
+        (
+            "layernorm",
+            "dxhat.mean(axis=-1, keepdims=True)",
+            "dxhat.mean(axis=-1)",
+            "keepdims=True is missing",
+        ),
+        (
+            "attention",
+            "dk = dscores.swapaxes(-1, -2) @ q",
+            "dk = dscores.swapaxes(-1, -2) @ k",
+            "uses k instead of q",
+        ),
+        (
+            "embedding",
+            "np.add.at(dwte, idx, dtoken)",
+            "dwte[idx] += dtoken",
+            "only the last gradient is kept of an index",
+        ),
+    ],
+)
 def test_a_mistake_has_a_name(layer, old, new, name, tmp_path):
     text = solved(lesson_named(layer), 3)
     report, line = judged(layer, text.replace(old, new), tmp_path)
-    assert text.count(old) == 1 and report.first == line(new) and said(report.wrong[0])[0].startswith(name)
+    assert (
+        text.count(old) == 1
+        and report.first == line(new)
+        and said(report.wrong[0])[0].startswith(name)
+    )
 
 
 def test_an_unknown_mistake_may_be_above_the_first_line_that_is_known_to_be_wrong(tmp_path):
@@ -195,9 +219,15 @@ def test_any_python_that_computes_it_is_right(form, tmp_path):
     assert bool(report.notes) == ("def chain_backward" not in form or "@" in form)
 
 
-@pytest.mark.parametrize("form", [
-    "chain_backward = print", "def chain_backward(dy, cache):\n    yield body(dy, cache)",
-    "def chain_backward(dy):\n    return dy, dy", "chain_backward = lambda dy, cache: (-body(dy, cache)[0], dy)"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "chain_backward = print",
+        "def chain_backward(dy, cache):\n    yield body(dy, cache)",
+        "def chain_backward(dy):\n    return dy, dy",
+        "chain_backward = lambda dy, cache: (-body(dy, cache)[0], dy)",
+    ],
+)
 def test_other_forms_that_are_wrong_are_refused(form, tmp_path):
     report, _ = judged("chain", f"import numpy as np\n{FORMS}\n{form}\n", tmp_path)
     assert not report.right and len(report.wrong) > 0
@@ -215,7 +245,9 @@ def test_the_names_are_free_and_only_the_results_decide(tmp_path):
 def test_prints_are_seen_once_although_the_lines_run_often(tmp_path, capsys):
     text = solved(lesson_named("layernorm"), 3).replace("    C = xhat", "    print('here')\n    C = xhat")
     assert judged("layernorm", text, tmp_path)[0].right and capsys.readouterr().out == "here\n"
-    assert not judged("layernorm", text.replace("dxhat = dy * weight", "dxhat = dy / weight"), tmp_path)[0].right
+    assert not judged(
+        "layernorm", text.replace("dxhat = dy * weight", "dxhat = dy / weight"), tmp_path
+    )[0].right
     assert capsys.readouterr().out == "here\n"
 
 

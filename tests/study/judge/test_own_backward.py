@@ -60,11 +60,29 @@ def same_curve(*out_dirs):
     return a.keys() == b.keys() and len(a) >= 20 and all(abs(a[key] - b[key]) < 1e-4 for key in a)
 
 
-@pytest.mark.parametrize("flags", [
-    [],
-    ["--dropout", 0.2, "--gradient-accumulation-steps", 2, "--n-layer", 2, "--embedding-layer-norm", "--threads", 2,
-     "--activation", "gelu", "--no-bias", "--no-tie-word-embeddings", "--lm-head-bias", "--no-final-layer-norm"],
-])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        [
+            "--dropout",
+            0.2,
+            "--gradient-accumulation-steps",
+            2,
+            "--n-layer",
+            2,
+            "--embedding-layer-norm",
+            "--threads",
+            2,
+            "--activation",
+            "gelu",
+            "--no-bias",
+            "--no-tie-word-embeddings",
+            "--lm-head-bias",
+            "--no-final-layer-norm",
+        ],
+    ],
+)
 def test_with_all_the_functions_the_curve_is_the_same(train, flags, request):
     """Every variant of the model can be trained. Without flags the files are checked, and some are the long way."""
     if flags:

@@ -38,7 +38,10 @@ def test_exercises_are_judged_and_hinted(own, npgpt, monkeypatch):
     name = f"{file[:-3]}-{file[:-3]}-{what.replace(' ', '')}.py"
     assert npgpt("exercise", file, "--level", what[-1])[0] == 0
     begun = Path("exercises", name).read_text()
-    assert begun.startswith(f"# npgpt exercise: {file[:-3]} of ../{file}, {what}\n") and " ...\n" in begun
+    assert (
+        begun.startswith(f"# npgpt exercise: {file[:-3]} of ../{file}, {what}\n")
+        and " ...\n" in begun
+    )
     text = solved(Step(key, what).lesson, int(what[-1])).replace(f" of {file},", f" of ../{file},")
     monkeypatch.chdir("exercises")          # it is found from any folder
     code, out, _ = npgpt("exercise", "check", write(name, text))
@@ -65,7 +68,14 @@ def test_what_is_no_layer_of_ones_own_is_refused_in_a_line(own, npgpt):
     refused(npgpt("exercise", own("softmax_loss.py")), "a pair softmax_loss_forward and softmax_loss_backward is")
     refused(npgpt("study", "softmax_loss.py"), "a pair softmax_loss_forward and softmax_loss_backward is needed")
     for of, says in {"affine.py": "is not right", "gone.py": "gone.py: No such file"}.items():
-        refused(npgpt("exercise", "check", write("mine.py", f"# npgpt exercise: affine of {of}, level 3\n")), says)
+        refused(
+            npgpt(
+                "exercise",
+                "check",
+                write("mine.py", f"# npgpt exercise: affine of {of}, level 3\n"),
+            ),
+            says,
+        )
 
 
 @page

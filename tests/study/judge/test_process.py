@@ -57,8 +57,11 @@ def test_what_a_file_leaves_behind_is_ended(end, says, tmp_path, monkeypatch):
 def test_the_process_does_not_survive_ctrl_c_either(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(LEAVES + "time.sleep(60)")
-    with subprocess.Popen([sys.executable, "-m", "npgpt", "exercise", "check", "mine.py"], stderr=subprocess.PIPE,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as caller:
+    with subprocess.Popen(
+        [sys.executable, "-m", "npgpt", "exercise", "check", "mine.py"],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as caller:
         while not Path("ready").exists() and caller.poll() is None:
             time.sleep(0.01)
         caller.send_signal(signal.SIGINT)

@@ -58,7 +58,9 @@ def test_a_picture_survives_what_is_not_finite():
     array = np.array([[1.0, -3.0], [2.0, np.inf], [np.nan, 0.5]])
     Arrays({"dx": array, "zero": np.zeros(2), "number": np.array(-1.5)}).draw(figure)
     titles = [each.get_title() for each in figure.axes]
-    assert titles == ["dx (3, 2)", "zero (2,)", "number ()"] and figure.axes[0].images[0].get_clim() == (-3.0, 3.0)
+    assert titles == ["dx (3, 2)", "zero (2,)", "number ()"] and figure.axes[0].images[
+        0
+    ].get_clim() == (-3.0, 3.0)
 
 
 def test_a_wrong_gradient_is_shown_beside_the_true_one(tmp_path, monkeypatch, capsys):

@@ -39,14 +39,20 @@ def sources(book, text_of=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["linear", "layernorm", "gpt"])        # trained with, with a long way, composite
+@pytest.mark.parametrize(
+    "name", ["linear", "layernorm", "gpt"]
+)  # trained with, with a long way, composite
 def test_a_notebook_with_blanks_with_solutions_and_with_a_mistake(name, tmp_path):
     book = as_bytes(lesson_cells(LESSONS[name], tmp_path))
     mistake = next(each for each in SOLUTIONS[name] if not each.is_right)
     wrong = [each for each in sources(book, lambda _: source(name, mistake)) if each.startswith(("def ", "checked = "))]
     shown = run([*sources(book), *sources(book, str), *wrong[:2]], tmp_path)
     levels = [step for step in path_of(name) if not step.is_bug]
-    said = ["still to be written"] * len(levels) + ["right: every gradient"] * len(levels) + ["\nwrong"]
+    said = (
+        ["still to be written"] * len(levels)
+        + ["right: every gradient"] * len(levels)
+        + ["\nwrong"]
+    )
     for text, part in zip([text for code, text in shown if code.startswith("checked = ")], said, strict=True):
         assert part in text
     progress = json.loads((tmp_path / "exercises/progress.json").read_text())["exercises"]
@@ -57,7 +63,9 @@ def test_a_notebook_with_blanks_with_solutions_and_with_a_mistake(name, tmp_path
 def test_the_first_notebook(tmp_path):
     assert main(["notebook", "--out", str(tmp_path / "exercises")]) == 0
     assert len([*(tmp_path / "exercises").iterdir()]) == 1 + len(LESSONS)
-    shown = run(sources((tmp_path / "exercises/00-start-here.ipynb").read_bytes()), tmp_path / "exercises")
+    shown = run(
+        sources((tmp_path / "exercises/00-start-here.ipynb").read_bytes()), tmp_path / "exercises"
+    )
     said = "\n".join(text for _, text in shown)
     assert "the term dx_through_v is missing" in said and "layernorm       -" in said
 
@@ -68,11 +76,21 @@ def test_the_notebook_for_a_gpu_compiles_and_uses_what_there_is():
     nbformat.validate(book)
     cells = [cell for cell in book.cells if cell.cell_type == "code"]
     assert len(cells) > 5 and not any(cell.outputs or cell.execution_count for cell in cells)
-    tree = ast.parse("\n".join(re.sub(r"^( *)%pip.*", r"\1pass", cell.source, flags=re.MULTILINE) for cell in cells))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module.startswith("npgpt")]
+    tree = ast.parse(
+        "\n".join(
+            re.sub(r"^( *)%pip.*", r"\1pass", cell.source, flags=re.MULTILINE) for cell in cells
+        )
+    )
+    imports = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("npgpt")
+    ]
     assert len(imports) == 3
     for node in imports:
-        assert all(hasattr(importlib.import_module(node.module), each.name) for each in node.names), node.module
+        assert all(
+            hasattr(importlib.import_module(node.module), each.name) for each in node.names
+        ), node.module
 
 
 @pytest.mark.slow

@@ -52,18 +52,33 @@ def judged(body):
     lines, true = list(body["edits"]), truth(LESSONS["layernorm"]).inputs["x"]
     wrong = "1" not in str(body["edits"].values())
     given = true[0] if "shape" in str(body) else true + 0.5
-    return {"verdict": "wrong" if wrong else "right",
-            "text": f"dx is wrong. {PLANTED}" if wrong else "Every gradient is right.",
-            "first": lines[0] if wrong else None, "output": "printed",
-            "arrays": {lines[0]: [] if "None" in str(body) else [{"name": "dx", "given": summary(given)}]},
-            "lines": [{"line": line, "name": "dx", "verdict": "WRONG" if wrong else "ok",
-                       "said": ["All entries are 0.5 too large."] if wrong else []} for line in lines]}
+    return {
+        "verdict": "wrong" if wrong else "right",
+        "text": f"dx is wrong. {PLANTED}" if wrong else "Every gradient is right.",
+        "first": lines[0] if wrong else None,
+        "output": "printed",
+        "arrays": {
+            lines[0]: [] if "None" in str(body) else [{"name": "dx", "given": summary(given)}]
+        },
+        "lines": [
+            {
+                "line": line,
+                "name": "dx",
+                "verdict": "WRONG" if wrong else "ok",
+                "said": ["All entries are 0.5 too large."] if wrong else [],
+            }
+            for line in lines
+        ],
+    }
 
 
 @pytest.fixture
 def server(files):
     """The server with the page of three layers; /check gives prepared answers, because a judge takes seconds."""
-    actions, asked = Live(LESSONS.values(), *load("tiny"), "a model").actions, collections.defaultdict(list)
+    actions, asked = (
+        Live(LESSONS.values(), *load("tiny"), "a model").actions,
+        collections.defaultdict(list),
+    )
     server = Server({path: lambda body, path=path, action=action: asked[path].append(body) or action(body)
                      for path, action in {**actions, "/check": judged}.items()})
     server.asked, server.token = asked, "secret"        # asked: path -> the requests

@@ -43,7 +43,9 @@ def drawn(visit):
 
 
 @needs_axe
-@pytest.mark.parametrize(("name", "width", "scheme"), [("study", DESK, "light"), ("live", PHONE, "dark")])
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"), [("study", DESK, "light"), ("live", PHONE, "dark")]
+)
 def test_axe_finds_nothing(drawn, name, width, scheme):
     page = drawn(name, width, scheme, "#linear")
     page.evaluate(Path(AXE).read_text())

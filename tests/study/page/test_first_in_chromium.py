@@ -48,7 +48,9 @@ def test_a_number_is_dragged_and_the_rest_follows(visit):
     page = visit("live")
     assert_consistent(page, "weight", 1, 0)
     cell, old = page.locator(".array[data-of=x] span").nth(5), array(page, "x")[1, 2]
-    cell.drag_to(cell, source_position={"x": 9, "y": 20}, target_position={"x": 9, "y": -40}, force=True)
+    cell.drag_to(
+        cell, source_position={"x": 9, "y": 20}, target_position={"x": 9, "y": -40}, force=True
+    )
     assert array(page, "x")[1, 2] == pytest.approx(old + 1, abs=0.02)
     assert_consistent(page, "x", 1, 2)
 
@@ -65,8 +67,14 @@ def test_the_keyboard(visit):
     assert page.evaluate("document.activeElement.ariaLabel") == "weight[1, 0]"
 
 
-@pytest.mark.parametrize(("line", "what"), [
-    ("dy.T @ x", "it is transposed"), ("x.T @ dy", None), ("x.T @ y", "WRONG, 2.9 times too large")])
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("dy.T @ x", "it is transposed"),
+        ("x.T @ dy", None),
+        ("x.T @ y", "WRONG, 2.9 times too large"),
+    ],
+)
 def test_a_wrong_line_is_called_wrong(visit, line, what):
     page = visit("live")
     page.focus("[data-of=x] span")

@@ -43,7 +43,9 @@ def test_a_wrong_edit_of_several_lines(check):
     answer = check("half = 0.5 * rstd\ndx = half * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)")
     assert (answer["verdict"], answer["first"]) == ("wrong", f"b{DX}") and f"line is {DX}" in answer["text"]
     wrong = [each for each in answer["lines"] if each["verdict"] == "WRONG"]
-    assert "dx" in {each["name"] for each in wrong} and {each["line"] for each in wrong} == {f"b{DX}"}
+    assert "dx" in {each["name"] for each in wrong} and {each["line"] for each in wrong} == {
+        f"b{DX}"
+    }
     assert "0.5" in str(wrong)
     assert [each["name"] for each in answer["arrays"][f"b{DX}"]] == ["half", "dx"]
 
@@ -54,7 +56,11 @@ def test_an_edited_line_shows_its_own_arrays(page):
     half, swapped = (page.judge_edit({"layer": "gpt", "edits": edits}) for edits in (
         {f"b{line}": "dx, dhead_weight, dhead_bias = ops.head_backward(0.5 * dlogits, head)"},
         {f"b{line - 3}": "embedding, ln_f, drop, blocks, ln_e, head, config = cache"}))
-    assert {each["name"] for each in half["arrays"][f"b{line}"]} == {"dx", "dhead_weight", "dhead_bias"}
+    assert {each["name"] for each in half["arrays"][f"b{line}"]} == {
+        "dx",
+        "dhead_weight",
+        "dhead_bias",
+    }
     assert half["first"] == f"b{line}"
     assert swapped["verdict"] == "wrong" and "None" not in str([each["said"] for each in swapped["lines"]])
 
@@ -88,7 +94,9 @@ def test_edited_lines_are_in_their_places(name, tmp_path):
     """The package's own lines, put in their places, are its backward."""
     lesson, path = LESSONS[name], tmp_path / "file.py"
     typed = typed_statements(lesson)
-    done, places = edited(lesson, {int(line[1:]): each["text"] for line, each in typed.items()}, path)
+    done, places = edited(
+        lesson, {int(line[1:]): each["text"] for line, each in typed.items()}, path
+    )
     path.write_text(done)
     mine, own = read_exercise(path).statements, statements(backward_tree(lesson))
     assert [*map(ast.unparse, mine)] == [*map(ast.unparse, own)]

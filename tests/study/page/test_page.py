@@ -71,9 +71,13 @@ def numbers(units):
 
 @EACH
 def test_each_line_of_the_source_is_in_one_row(layers, name):
-    """With its number and text, but for blank lines and the backward's comments on lines of their own."""
+    """With its number and text, but for blank lines and the backward's comments on lines of their
+    own.
+    """
     for side in ("forward", "backward"):
-        rows = [line for row in layers[name]["rows"] for unit in row[side] for line in unit["lines"]]
+        rows = [
+            line for row in layers[name]["rows"] for unit in row[side] for line in unit["lines"]
+        ]
         shown = {number: html.unescape(re.sub(r"<[^>]*>", "", text)) for number, text in rows}
         assert len(shown) == len(rows)
         for number, line in enumerate(*inspect.getsourcelines(getattr(LESSONS[name], side))):
@@ -115,9 +119,15 @@ def test_every_gradient_is_verified(layers, name):
 
 def test_the_long_way_has_the_gradients_that_the_fused_line_skips():
     lesson = LESSONS["layernorm"]
-    layer = page.studied_layer(dataclasses.replace(lesson, backward=lesson.long_way), "layernorm_long_way")
-    found = {each["name"]: each["finding"] for entries in layer["entries"].values() for each in entries}
-    assert all("is verified" in found[f"d{name}"] for name in ("mean", "centred", "var", "rstd", "x"))
+    layer = page.studied_layer(
+        dataclasses.replace(lesson, backward=lesson.long_way), "layernorm_long_way"
+    )
+    found = {
+        each["name"]: each["finding"] for entries in layer["entries"].values() for each in entries
+    }
+    assert all(
+        "is verified" in found[f"d{name}"] for name in ("mean", "centred", "var", "rstd", "x")
+    )
     assert not layer["data"]["typed"] and not layer["data"]["planted"]
 
 
@@ -136,8 +146,12 @@ def test_an_equation_of_pictures_is_its_line(layers, name):
         match data["parts"].get(step["line"]):
             case [[made, True], " = ", [a, False, *a_flipped], " @ ", [b, False, *b_flipped]]:
                 a, b = arrays[step["at"][a]], arrays[step["at"][b]]
-                product = (a.swapaxes(-1, -2) if a_flipped else a) @ (b.swapaxes(-1, -2) if b_flipped else b)
-                np.testing.assert_allclose(product, arrays[dict(step["arrays"])[made]], rtol=5e-3, atol=5e-3)
+                product = (a.swapaxes(-1, -2) if a_flipped else a) @ (
+                    b.swapaxes(-1, -2) if b_flipped else b
+                )
+                np.testing.assert_allclose(
+                    product, arrays[dict(step["arrays"])[made]], rtol=5e-3, atol=5e-3
+                )
                 products += 1
     assert products == {"linear": 3, "head": 3, "attention": 6, "lora": 6}.get(name, 0)
 
@@ -148,11 +162,17 @@ def test_the_steps_are_the_pass(layers, name):
     passed, arrays = (layers[name]["data"][key] for key in ("steps", "arrays"))
     sides = [step["line"][0] for step in passed]
     assert sides == sorted(sides, reverse=True) and {*sides} == {"f", "b"}
-    assert all(len(dict(step["arrays"])) == len(step["arrays"]) for step in passed)     # not two turns of a loop
+    assert all(
+        len(dict(step["arrays"])) == len(step["arrays"]) for step in passed
+    )  # not two turns of a loop
     for variable, true in truth(LESSONS[name]).inputs.items():
-        shown = [arrays[i] for step in passed for each, i in step["arrays"] if each == f"d{variable}"][-1]
+        shown = [
+            arrays[i] for step in passed for each, i in step["arrays"] if each == f"d{variable}"
+        ][-1]
         assert shown["shape"] == list(true.shape)
-        np.testing.assert_allclose(np.reshape(shown["values"], true.shape), true, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(
+            np.reshape(shown["values"], true.shape), true, rtol=1e-3, atol=1e-3
+        )
 
 
 def test_a_wrong_backward_shows():
@@ -184,20 +204,38 @@ def test_the_losses_pulls_and_maps_are_the_models(model):
 
 
 def test_the_flow_is_the_gradient_for_each_output():
-    """Against central differences of the loss for every entry of a box's output, named where it is read."""
+    """Against central differences of the loss for every entry of a box's output, named where it is
+    read.
+    """
     gpt = GPT(GPTConfig(vocab_size=3, block_size=4, n_layer=2, n_head=1, n_embd=3), 1, "float64")
     tokenizer, text = CharTokenizer("abc"), "abca"
     unit_scale(gpt.params)
     found = study_model(gpt, tokenizer, text, "")
-    assert [each["layer"] for each in found["stages"]] == [None, *[0] * 8, *[1] * 8, None, None, None]
-    read = {0: "h.0.x", 1: "h.0.attn.x", 3: "h.0.attn.merged", 12: "h.1.attended", 15: "h.1.mlp.c_proj.x", 17: "head.x"}
+    assert [each["layer"] for each in found["stages"]] == [
+        None,
+        *[0] * 8,
+        *[1] * 8,
+        None,
+        None,
+        None,
+    ]
+    read = {
+        0: "h.0.x",
+        1: "h.0.attn.x",
+        3: "h.0.attn.merged",
+        12: "h.1.attended",
+        15: "h.1.mlp.c_proj.x",
+        17: "head.x",
+    }
     ids = tokenizer.encode(text).astype(int)[None]
     idx, targets = ids[:, :2], np.array([[-1, ids[0, 2]]])
     for box, name in read.items():
         steps = 1e-5 * np.eye(gpt.run_with_cache(idx)[1][name].size)
         high, low = np.array([gpt.forward(idx, targets, edit={name: lambda y, step=step: y + step.reshape(y.shape)})[1]
                               for step in [*steps, *-steps]]).reshape(2, -1)
-        assert found["flow"][1][box] == pytest.approx(np.linalg.norm(high - low) / 2e-5, rel=1e-3), name
+        assert found["flow"][1][box] == pytest.approx(
+            np.linalg.norm(high - low) / 2e-5, rel=1e-3
+        ), name
     assert {row[-1] for row in found["flow"]} == {1.0}
 
 
@@ -244,9 +282,13 @@ def test_a_model_that_is_not_finite(model):
 
 
 def test_a_block_of_ones_own_has_fewer_boxes():
-    config = GPTConfig(vocab_size=3, block_size=4, n_layer=1, n_head=1, n_embd=4, final_layer_norm=False)
+    config = GPTConfig(
+        vocab_size=3, block_size=4, n_layer=1, n_head=1, n_embd=4, final_layer_norm=False
+    )
     found = study_model(GPT(config, block=MODERN), CharTokenizer("abc"), "abca", "")
-    assert [each["box"] for each in found["stages"]] == ["embedding", "head", "loss"] and len(found["flow"][0]) == 3
+    assert [each["box"] for each in found["stages"]] == ["embedding", "head", "loss"] and len(
+        found["flow"][0]
+    ) == 3
 
 
 def test_a_page_without_lessons(npgpt, tmp_path):

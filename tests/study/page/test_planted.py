@@ -62,5 +62,7 @@ def test_the_common_mistakes_of_the_derivation_come_first():
                for texts in studied_layer(LESSONS[name])["data"]["planted"].values()]
     first = {texts[0]["text"]: texts[0]["answer"]["lines"][0]["said"] for texts in planted}
     assert "du = dv * np.sin(u)" in first and "dwte[idx] += dtoken" in first
-    assert first["dx = rstd * (dxhat - mean_dxhat)"][0] == "the term xhat * mean_dxhat_xhat is missing"
+    assert (
+        first["dx = rstd * (dxhat - mean_dxhat)"][0] == "the term xhat * mean_dxhat_xhat is missing"
+    )
     assert sum(len(texts) == 3 for texts in planted) >= 12       # choices for "Predict"

@@ -53,7 +53,10 @@ def test_the_page_and_an_answer(server):
     status, headers, body = ask(server, "GET", "/?token={token}", b"", ["X_Npgpt_Token"])
     assert (status, body) == (200, b"<p>the page</p>") and server.address.endswith(f"/?token={server.token}")
     assert headers["X-Content-Type-Options"] == "nosniff" and headers["Cache-Control"] == "no-store"
-    assert headers["Referrer-Policy"] == "no-referrer" and "frame-ancestors" in headers["Content-Security-Policy"]
+    assert (
+        headers["Referrer-Policy"] == "no-referrer"
+        and "frame-ancestors" in headers["Content-Security-Policy"]
+    )
     for more in ({}, {"Origin": f"http://{server.hosts[0]}"}, {"Host": server.hosts[1]}):
         assert ask(server, body=b'{"a": [1, "\xc3\xa9"]}', **more)[::2] == (200, b'{"a": [1, "\\u00e9"]}')
     with Server({}) as other:
@@ -80,8 +83,11 @@ def test_requests_that_are_rejected(server, capfd, status, request_):
     assert given == status and headers["X-Content-Type-Options"] == "nosniff"
     error = json.loads(body)["error"]
     assert error and "secret" not in error and "\n" not in error
-    assert ask(server)[0] == 200                    # the server is still there, and the code unused
-    assert [ask(server, "GET", "/?code={code}", b"", ["X_Npgpt_Token"])[0] for _ in range(2)] == [200, 403]
+    assert ask(server)[0] == 200  # the server is still there, and the code unused
+    assert [ask(server, "GET", "/?code={code}", b"", ["X_Npgpt_Token"])[0] for _ in range(2)] == [
+        200,
+        403,
+    ]
     assert capfd.readouterr() == ("", "")
 
 
