@@ -19,7 +19,9 @@ for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
     pytest.importorskip(module, reason="makes the study page")
 
 LESSONS = {each.name: each for each in chosen_lessons("all")}
-NUMBER = re.compile(r"(d[\w.]+)(?:\[([\d, ]+)\])? is (\S+), the central difference ([^\s,;]+)")
+NUMBER = re.compile(
+    r"(d[\w.]+)(?:\[([\d, ]+)\])? is (\S+), the central difference ([^\s,;]+)(?:, ratio ([^\s,;]+))?"
+)
 
 
 @pytest.mark.parametrize("name", LESSONS)
@@ -51,10 +53,13 @@ def test_it_is_wrong_and_its_numbers_are_true(name, tmp_path):
             assert max(errors) > 0.01, each["text"]
             values = {assigned.name: assigned.value for assigned in backward.record} | given
             says = mistakes[0]["answer"]["lines"][0]["said"] if i == 0 else [each["answer"]["text"]]
-            for named, index, value, difference in NUMBER.findall("; ".join(says)):
+            for named, index, value, difference, ratio in NUMBER.findall("; ".join(says)):
                 at = tuple(map(int, index.split(", "))) if index else ()
                 assert float(value) == pytest.approx(values[named][at], rel=1e-4, abs=1e-12)
                 assert float(difference) == pytest.approx(measured[named][at], rel=1e-4, abs=1e-12)
+                if ratio:
+                    expected = values[named][at] / measured[named][at]
+                    assert float(ratio) == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_common_mistakes_of_the_derivation_come_first():
