@@ -22,13 +22,14 @@ from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
+from npgpt.model import transformer
 from npgpt.model.batch import check_batch, check_ids, check_mask, check_padding
 from npgpt.model.block import read_block
 from npgpt.model.config import GPTConfig
 from npgpt.model.generate import check_sampling, stream_tokens
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import INITS, frozen_names, initialize
-from npgpt.model.transformer import gpt_backward, gpt_forward
+from npgpt.model.variants import model_backward, model_forward
 
 Name = str | os.PathLike[str]                           # of a model or a folder
 Names = str | Iterable[str]                             # of parameters
@@ -185,17 +186,17 @@ class GPT:
     def _forward(self, idx, targets, rng, mask, looking):
         """Compute `forward`. looking: a `Looking`, which records or edits arrays, or None."""
         idx, targets = check_batch(self.config, idx, targets, targets is not None)
-        forward, backward, config, ops = gpt_forward, gpt_backward, None, self.ops
+        lesson, config, ops = transformer, None, self.ops
         if looking is not None:
-            forward, backward, config = looking.forward, looking.backward, looking.config
+            lesson, config = looking, looking.config
             ops = with_lora(looking.ops, config, all_gradients=True)
-        logits, gpt = self._run_forward(idx, rng, mask, ops, forward, config)
+        logits, gpt = self._run_forward(idx, rng, mask, ops, lesson, config)
         if targets is None:
             self._cache = None
             return logits, None
         with self.engine.running():
             loss, cross_entropy = cross_entropy_forward(logits, *self.engine.on_device(targets))
-        self._cache = (gpt, cross_entropy, None, backward, ops)
+        self._cache = (gpt, cross_entropy, None, lesson, ops)
         return logits, float(loss)
 
     def hidden(self, idx: ArrayLike, rng: Rng | None = None, mask: ArrayLike | None = None) -> np.ndarray:
@@ -206,7 +207,7 @@ class GPT:
         idx, _ = check_batch(self.config, idx, None, with_targets=False)
         ops = headless(self.ops)
         logits, gpt = self._run_forward(idx, rng, mask, ops)
-        self._cache = (gpt, None, logits, gpt_backward, ops)
+        self._cache = (gpt, None, logits, transformer, ops)
         return ops.x
 
     def score(self, idx: ArrayLike) -> np.ndarray:
@@ -225,13 +226,14 @@ class GPT:
             tokens, = self.engine.on_device(idx[:, 1:, None])
             return (np.take_along_axis(shifted, tokens, axis=-1) - np.log(total))[..., 0]
 
-    def _run_forward(self, idx, rng, mask, ops, forward=gpt_forward, config=None):
+    def _run_forward(self, idx, rng, mask, ops, lesson=transformer, config=None):
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
         with self.engine.running():
             masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
             idx, mask = self.engine.on_device(idx, mask)
             config = config or self.config.with_block()
-            return forward(idx, self.params.tree, config, masks, ops, mask)
+            tree = self.params.tree
+            return model_forward(idx, tree, config, masks, ops, mask, lesson.gpt_forward)
 
     def backward(self, dhidden: ArrayLike | None = None) -> dict[str, np.ndarray]:
         """Compute the gradients of the last `forward`'s loss: a new dict name -> array, without frozen parameters.
@@ -241,7 +243,7 @@ class GPT:
         """
         if self._cache is None:
             raise UserError("backward needs a forward with targets before it: call forward(idx, targets) first")
-        gpt, cross_entropy, logits, backward, ops = self._cache
+        gpt, cross_entropy, logits, lesson, ops = self._cache
         require(
             "dhidden",
             dhidden,
@@ -256,7 +258,7 @@ class GPT:
                 require("the shape of dhidden", ops.dx.shape, right, f"{ops.x.shape}")
             else:
                 dlogits = cross_entropy_backward(1.0, cross_entropy)
-            return self.params.flatten(backward(dlogits, gpt, ops))
+            return self.params.flatten(model_backward(dlogits, gpt, ops, lesson.gpt_backward))
 
     def loss_and_grads(self, idx: ArrayLike, targets: ArrayLike, rng: Rng | None = None, count: int | None = None,
                        mask: ArrayLike | None = None) -> tuple[float, dict[str, np.ndarray]]:

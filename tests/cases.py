@@ -19,6 +19,7 @@ import numpy as np
 from npgpt import GPTConfig, layers
 from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.threads import using_cores
+from npgpt.model import variants
 from npgpt.model.parameters import Parameters
 from npgpt.study.lessons.lesson import Lesson, map_arrays
 from npgpt.study.lessons.setting import Setting, Sizes
@@ -32,6 +33,10 @@ LAYOUTS = [np.copy, np.asfortranarray, lambda array: np.repeat(array, 2, axis=-1
            lambda array: np.flip(np.flip(array).copy())]
 CPU_KERNELS = ["numpy", *["numba"] * (find_spec("numba") is not None)]
 MODERN = Path(__file__).parents[1] / "tools" / "examples" / "modern_block.py"      # with parameters of its own
+# What model/variants.py is for: each alone, and all together.
+EACH = {"embedding_layer_norm": True, "final_layer_norm": False, "tie_word_embeddings": False,
+        "lm_head_bias": True, "causal": False, "positions": "none"}
+VARIANTS = [*({name: value} for name, value in EACH.items()), EACH]
 SMALL = {"vocab_size": V, "block_size": T + 2, "n_layer": 2, "n_head": H, "n_embd": C}
 
 
@@ -141,7 +146,8 @@ def layer_cases(ops_of=lambda config: layers):
         lesson = lesson.at(Setting(SIZES._replace(**sizes), layer=1, **fields))
         ops = ops_of(lesson.constants.get("config", GPTConfig(tie_word_embeddings=False)))
         constants = lesson.constants | constants | ({"ops": ops} if lesson.is_composite else {})
-        pair = {way: getattr(ops, f"{name}_{way}", getattr(lesson, way)) for way in ("forward", "backward")}
+        table, key = (variants, "model") if name == "gpt" else (ops, name)
+        pair = {way: getattr(table, f"{key}_{way}", getattr(lesson, way)) for way in ("forward", "backward")}
         cases.append(Case(f"{name}, {words}" if words else name, dataclasses.replace(
             lesson, **pair, inputs=lesson.inputs | inputs, constants=constants)))
 
@@ -162,14 +168,16 @@ def layer_cases(ops_of=lambda config: layers):
     case("attention", "a mask for each entry", constants={"mask": added})
     case("attention", "a mask for each head", constants={"mask": np.where(hidden, -np.inf, 0.5)})
     case("gpt", "a mask for each entry", constants={"mask": added})
-    case("gpt", "a mask, causal off", off={"causal"}, constants={"mask": rng.standard_normal((T, T))})
+    case("gpt", "a mask, causal off", config=GPTConfig(n_layer=2, causal=False),
+         constants={"mask": rng.standard_normal((T, T))})
 
     for name, config, sizes in (
             ("mlp", {"bias": False, "mlp_bias": True}, {"F": 7}), ("self_attention", {}, {"H": 1}),
             ("self_attention", {"scale_attn_weights": False}, {}),
             ("self_attention", {"scale_attn_by_inverse_layer_idx": True}, {}),
             ("self_attention", {"bias": False, "qkv_bias": True, "dropout": 0.3}, {}),
-            ("gpt", {}, {}), ("gpt", {}, {"V": 700}), ("gpt", {"tie_word_embeddings": False}, {"V": 700})):
+            ("gpt", {}, {"V": 700}), ("gpt", {"tie_word_embeddings": False}, {"V": 700}),
+            *(("gpt", fields, {}) for fields in VARIANTS)):
         case(name, f"{config | sizes}", config=GPTConfig(n_layer=2, **config), sizes=sizes)
     case("self_attention", "of another width than its input", inputs={
         "c_attn.weight": rng.standard_normal((C, 3 * 6 * H)), "c_attn.bias": rng.standard_normal(3 * 6 * H),

@@ -55,7 +55,9 @@ def torch_gpt(p, config, idx, dropout_masks=None, mask=None, headless=False):
 
     p, T = nest(p), idx.shape[1]
     dropout_masks = dropout_masks or Masks(None, [BlockMasks()] * config.n_layer)
-    x = by_torch("embedding", torch.as_tensor(idx), p["wte"]["weight"], p["wpe"]["weight"])
+    x = p["wte"]["weight"][torch.as_tensor(idx)]
+    if config.positions == "learned":
+        x = x + p["wpe"]["weight"][:T]
     if config.embedding_layer_norm:
         x = norm(x, p["ln_e"], config)
     x = by_torch("dropout", x, dropout_masks.embd)
@@ -69,6 +71,9 @@ def torch_gpt(p, config, idx, dropout_masks=None, mask=None, headless=False):
     if headless:
         return x
     return torch.nn.functional.linear(x, **{"weight": p["wte"]["weight"], **p.get("lm_head", {})})
+
+
+torch_model = torch_gpt         # of npgpt/model/variants.py
 
 
 def linear(x, p):

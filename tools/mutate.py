@@ -29,7 +29,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = ["layers.linear", "layers.gelu", "layers.layernorm", "layers.loss", "layers.embedding", "layers.dropout",
-           "layers.attention", "layers.lora", "model.transformer", "engine.embedding"]
+           "layers.attention", "layers.lora", "model.transformer", "model.variants",
+           "engine.embedding"]
 TESTS = ["tests/layers/test_gradients.py", "tests/layers/test_extremes.py", "tests/engine/test_cpu.py",
          "tests/engine/test_tiles.py", "tests/training/test_adamw.py",
          "tests/test_on_a_gpu.py::test_a_step_waits_for_nothing",

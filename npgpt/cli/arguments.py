@@ -9,7 +9,7 @@ import typing
 from npgpt.engine.choose import KERNELS
 from npgpt.errors import UserError
 from npgpt.loading import load_model
-from npgpt.model.config import ACTIVATIONS, GPTConfig
+from npgpt.model.config import ACTIVATIONS, POSITIONS, GPTConfig
 from npgpt.training.options import CHOICES, MODEL_FIELDS, PRESETS, TRAIN_FIELDS, load_preset, with_mup
 
 
@@ -18,7 +18,7 @@ def add_field_arguments(parser, dataclass, title, names):
 
     The comment beside a field is its help, and a comment line above fields is the title of their group.
     """
-    defaults, choices = with_mup(load_preset("char-cpu")), CHOICES | {"activation": ACTIVATIONS}
+    defaults, choices = with_mup(load_preset("char-cpu")), CHOICES | {"activation": ACTIVATIONS, "positions": POSITIONS}
     fields = {field.name: field for field in dataclasses.fields(dataclass)}
     group = parser.add_argument_group(title)
     source = inspect.getsource(dataclass)

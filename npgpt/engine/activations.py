@@ -138,7 +138,7 @@ class Looking:
         visitor = GPT if code.co_filename == transformer.__file__ else OWN
         return watched(function, watch, visitor=visitor, __layer__=self.inside)
 
-    def forward(self, *arguments):
+    def gpt_forward(self, *arguments):
         """Run `gpt_forward`. Raises UserError for a name that no array has, or an edit whose result does not fit."""
         self.made, self.undone = set(), set()  # names of arrays; of those whose gradients were seen
         self.edited = {}  # name -> the new array, and which rows it changed
@@ -148,7 +148,7 @@ class Looking:
             raise UserError(f"this model has no array {shown(name)}, but {', '.join(near)}")
         return result
 
-    def backward(self, dlogits, cache, ops):
+    def gpt_backward(self, dlogits, cache, ops):
         """Run `gpt_backward`. Raises UserError if an edited array's gradient is one that a fused gradient skips."""
         dp = self.looked_into(transformer.gpt_backward)(dlogits, cache, ops)
         for name in self.edited.keys() - self.undone:

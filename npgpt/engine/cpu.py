@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from npgpt import layers
-from npgpt.engine.embedding import ONE_HOT_LIMIT, fast_embedding_backward, tied_gpt_backward
+from npgpt.engine.embedding import ONE_HOT_LIMIT, fast_embedding_backward, tied_backward
 from npgpt.engine.memory import number_of_shards
 from npgpt.engine.ops import table, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
@@ -24,7 +24,7 @@ from npgpt.engine.update import adamw_update
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.masks import draw_masks
-from npgpt.model.transformer import gpt_forward
+from npgpt.model.variants import model_forward
 
 BY = {"numpy": "", "numba": ", loops by Numba"}
 
@@ -82,7 +82,7 @@ class CPUEngine(ReferenceEngine):
             large = config.vocab_size > ONE_HOT_LIMIT
             tied = config.tie_word_embeddings and large and not config.lora_rank
             if tied and as_tested("gpt_backward"):
-                self.gpt_backward = tied_gpt_backward
+                self.model_backward = tied_backward
         self.in_place = as_tested("gpt_forward", "head_forward")    # edited lines may keep logits
         self.ops = with_lora(SimpleNamespace(**ops), config)
 
@@ -105,10 +105,10 @@ class CPUEngine(ReferenceEngine):
                 idx, targets = idx[part], targets[part]
                 masks = draw_masks(config, *idx.shape, self.params.dtype, rng)
                 tree, ops = self.params.tree, self.ops
-                logits, gpt = gpt_forward(idx, tree, config, masks, ops, mask_part(mask, part))
+                logits, gpt = model_forward(idx, tree, config, masks, ops, mask_part(mask, part))
                 dlogits = logits if self.in_place else logits.copy()
                 total += self.cross_entropy(dlogits, targets, count, gradient=True)     # in place
-                new = self.params.flatten(self.gpt_backward(dlogits, gpt, ops))
+                new = self.params.flatten(self.model_backward(dlogits, gpt, ops))
                 grads = self.added(new, grads)
             return total, grads
 
@@ -135,7 +135,7 @@ class CPUEngine(ReferenceEngine):
 
         def run(part):
             tree, seen = self.params.tree, mask_part(mask, part)
-            logits, _ = gpt_forward(idx[part], tree, self.config, masks, ops, seen)
+            logits, _ = model_forward(idx[part], tree, self.config, masks, ops, seen)
             return self.cross_entropy(logits, targets[part], count, gradient=False)
 
         with sharing_cores(len(parts), self.threads):
@@ -164,13 +164,14 @@ def linear_forward_in_place(x, weight, bias=None):
 def in_eights(forward):
     """Wrap a forward of `linear` or `head`: pad 2 to 15 rows to 8 or 16, because BLAS multiplies 8 faster than 5."""
     def padded(x, weight, bias=None):
+        others = (weight,) if bias is None else (weight, bias)      # a head has no bias
         rows = x.reshape(-1, x.shape[-1])
         N = len(rows)
         if N == 1 or N > 16 or N % 8 == 0:
-            return forward(x, weight, bias)
+            return forward(x, *others)
         more = np.zeros_like(rows, shape=(-N % 8, rows.shape[1]))
-        y, _ = forward(np.concatenate([rows, more]), weight, bias)
-        return y[:N].reshape(*x.shape[:-1], -1), (x, weight, bias is not None)
+        y, (_, *cache) = forward(np.concatenate([rows, more]), *others)
+        return y[:N].reshape(*x.shape[:-1], -1), (x, *cache)
 
     return padded
 

@@ -1,12 +1,10 @@
 """The embedding's gradient without np.add.at: on a CPU it is four times slower than a matmul or a sort, and on a GPU
 it adds in any order."""
 
-import dataclasses
-
 import numpy as np
 
 from npgpt.engine.ops import table
-from npgpt.model.transformer import gpt_backward
+from npgpt.model.variants import NOTHING, model_backward
 
 ONE_HOT_LIMIT = 512     # up to this vocabulary a matmul with a one-hot matrix is the faster way
 
@@ -32,23 +30,23 @@ def fast_embedding_backward(dx, cache, dwte=None):
     return dwte, dwpe
 
 
-def tied_gpt_backward(dlogits, cache, ops):
-    """Compute `gpt_backward` of a tied head, for a vocabulary above the limit.
+def tied_backward(dlogits, cache, ops):
+    """Compute `model_backward` of a tied head, for a vocabulary above the limit.
 
     Adding two dense matrices is slow. So the tokens' rows are added to the head's gradient.
     """
-    (*caches, config), head = cache, []
+    dwte_head = []
 
     def head_backward(dlogits, cache):
-        head.extend(ops.head_backward(dlogits, cache))          # dx, dhead_weight, dhead_bias
-        return head
+        dx, dweight = ops.head_backward(dlogits, cache)
+        dwte_head.append(dweight)
+        return dx, NOTHING
 
     def embedding_backward(dx, cache):
-        return fast_embedding_backward(dx, cache, head[1])
+        return fast_embedding_backward(dx, cache, *dwte_head)
 
-    untied = dataclasses.replace(config, tie_word_embeddings=False)     # dwte has the head's part
     own = table(ops, head_backward=head_backward, embedding_backward=embedding_backward)
-    return gpt_backward(dlogits, (*caches, untied), own)
+    return model_backward(dlogits, cache, own)
 
 
 def sorted_embedding_backward(dx, cache):

@@ -8,8 +8,9 @@ from npgpt.arrays import on_device_of, to_host
 from npgpt.checks import check_memory
 from npgpt.engine.ops import table, with_lora, without_caches
 from npgpt.engine.sources import as_tested
+from npgpt.model import transformer
 from npgpt.model.masks import draw_masks
-from npgpt.model.transformer import gpt_forward
+from npgpt.model.variants import model_forward
 
 
 class Texts:
@@ -57,9 +58,11 @@ class KVCache:
         if self.params.xp is np:
             needed = math.prod(shape) * self.params.dtype.itemsize
             check_memory(needed, f"the keys and values of {B} texts")
+        xp, dtype = self.params.xp, self.params.dtype
         with on_device_of(self.params.flat):
-            self.arrays = self.params.xp.zeros(shape, dtype=self.params.dtype)
-        self.gpt_forward = looking.forward if looking else gpt_forward
+            self.arrays = xp.zeros(shape, dtype=dtype)
+            self.mask = engine.ops.causal_mask(None, xp.zeros((1, config.block_size, 1), dtype=dtype))
+        self.lesson = (looking or transformer).gpt_forward
         self.ops = without_caches(with_lora(looking.ops, config) if looking else engine.ops)
 
     def read(self, idx):
@@ -69,17 +72,17 @@ class KVCache:
         """
         idx, begin = self.texts.add(idx)
         T = idx.shape[1]
-        positions = begin + np.arange(T) - self.texts.pads[:, None]
-        positions = np.maximum(positions, 0)        # 0 if it is padding
+        keys_at = np.arange(begin + T)                              # (S,)
+        distances = keys_at[begin:, None] - keys_at                 # (T, S)
+        positions = keys_at[begin:] - self.texts.pads[:, None]      # (B, T)
+        positions = np.maximum(positions, 0)                        # 0 if it is padding
         layers = iter(self.arrays)          # of the layers that this forward has yet to run
 
         def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
             """Compute attention of the new queries on all keys; new keys are stored after the earlier ones."""
             keys, values = (each[:, :, :begin + T] for each in next(layers))        # 2 x (B, H, S, D)
             keys[:, :, begin:], values[:, :, begin:] = k, v
-            mask = None if T == 1 else mask                         # the last position sees all keys
             if self.texts.pads.any():
-                keys_at = np.arange(begin + T)
                 hidden = is_padding(keys_at, keys_at[begin:, None], self.texts.pads)
                 padding, = self.engine.on_device(np.where(hidden, -np.inf, 0.0).astype(q.dtype))
                 mask = padding if mask is None else mask + padding
@@ -87,30 +90,33 @@ class KVCache:
 
         masks = draw_masks(self.config, *idx.shape, self.params.dtype)
         with self.engine.running():
-            idx, positions = self.engine.on_device(idx, positions)
-            ops = reading(self.ops, positions, attention_forward, last=lambda x: x[:, -1:])
-            logits, _ = self.gpt_forward(idx, self.params.tree, self.config.at(positions), masks, ops)
+            idx, positions, distances = self.engine.on_device(idx, positions, distances[None, None])
+            mask = self.mask[begin:begin + T, :begin + T]           # (T, S)
+            ops = reading(self.ops, positions, mask, attention_forward, last=lambda x: x[:, -1:])
+            config = self.config.at(positions=positions, distances=distances)
+            logits, _ = model_forward(idx, self.params.tree, config, masks, ops, lesson=self.lesson)
         return to_host(logits[:, -1])
 
 
-def reading(ops, positions, attention_forward, last):
+def reading(ops, positions, mask, attention_forward, last):
     """Return the table with which a model reads tokens at some positions, (B, T) integers.
 
-    attention_forward: has the earlier keys, too. last: a function of x (B, T, C) that returns its last token's,
-    (B, 1, C): the head, which is the largest matmul, computes its logits only, or all of them if
-    edited lines may read them.
+    mask: the causal one, (T, S). attention_forward: has the earlier keys, too. last: a function of
+    x (B, T, C) that returns its last token's, (B, 1, C): the head, which is the largest matmul,
+    computes its logits only, or all of them if edited lines may read them.
     """
     def embedding_forward(idx, wte, wpe):           # as one row, because each token has its own position
         x, cache = ops.embedding_forward(idx.reshape(1, -1), wte, wpe[positions.reshape(-1)])
         return x.reshape(*idx.shape, -1), cache
 
-    def head_forward(x, weight, bias):
-        return ops.head_forward(last(x), weight, bias)
+    def head_forward(x, weight):
+        return ops.head_forward(last(x), weight)
 
     return table(
         ops,
         embedding_forward=embedding_forward,
         attention_forward=attention_forward,
+        causal_mask=lambda _, x: mask,
         head_forward=head_forward if as_tested("gpt_forward") else ops.head_forward,
     )
 

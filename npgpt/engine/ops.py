@@ -51,7 +51,7 @@ def with_lora(ops, config, all_gradients=False):
         return ops.head_forward(dy, cache[1])[0], None, None
 
     def head_backward(dlogits, cache):
-        return ops.linear_forward(dlogits, cache[1])[0], 0.0, None
+        return ops.linear_forward(dlogits, cache[1])[0], 0.0
 
     adapted = table(ops, linear_forward=linear_forward, linear_backward=linear_backward)
     if all_gradients:
@@ -62,18 +62,17 @@ def with_lora(ops, config, all_gradients=False):
 def headless(ops):
     """Return the table without the head: it has what the head reads, x, and gets its gradient, dx.
 
-    The head's gradients are 0. So are the logits; they have no tokens, unless edited lines may read
-    them.
+    The head's gradients are 0. So are the logits, one number unless edited lines may read them.
     """
     edited = not as_tested("gpt_forward", "gpt_backward")
 
-    def head_forward(x, weight, bias):
+    def head_forward(x, weight):
         found.x = x
-        return np.zeros_like(x, shape=(*x.shape[:-1], edited * len(weight))), (weight, bias)
+        shape = (*x.shape[:-1], len(weight)) if edited else (1, 1, 1)
+        return np.zeros_like(x, shape=shape), weight
 
-    def head_backward(dlogits, cache):
-        weight, bias = cache
-        return found.dx, np.zeros_like(weight), None if bias is None else np.zeros_like(bias)
+    def head_backward(dlogits, weight):
+        return found.dx, np.zeros_like(weight)
 
     found = table(ops, head_forward=head_forward, head_backward=head_backward)
     return found

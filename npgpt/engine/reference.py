@@ -14,7 +14,7 @@ from npgpt.engine.threads import sharing_cores, spread
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import Parameters
-from npgpt.model.transformer import gpt_backward, gpt_forward
+from npgpt.model.variants import model_backward, model_forward
 
 DROPOUT = 1         # the stream of random numbers for dropout; the trainer draws batches from another one
 
@@ -25,7 +25,8 @@ class ReferenceEngine:
     params: the model's `Parameters`. threads: of BLAS. The attribute config has the block that is run.
     """
 
-    adamw_update, gpt_backward, kernels = staticmethod(update.adamw_update), staticmethod(gpt_backward), "reference"
+    adamw_update, kernels = staticmethod(update.adamw_update), "reference"
+    model_backward = staticmethod(model_backward)
     synchronous = True          # whether results are ready when a call returns
 
     def __init__(self, params: Parameters, threads: int):
@@ -75,10 +76,10 @@ class ReferenceEngine:
         share = counted(targets) / count
         idx, targets, mask = self.on_device(idx, targets, mask)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
-        logits, gpt = gpt_forward(idx, self.params.tree, self.config, masks, self.ops, mask)
+        logits, gpt = model_forward(idx, self.params.tree, self.config, masks, self.ops, mask)
         loss, cross_entropy = cross_entropy_forward(logits, targets)
         dlogits = self.ops.cross_entropy_backward(share, cross_entropy)
-        return loss * share, self.params.flatten(self.gpt_backward(dlogits, gpt, self.ops))
+        return loss * share, self.params.flatten(self.model_backward(dlogits, gpt, self.ops))
 
     def loss(self, idx, targets, mask=None):
         """Compute the mean loss of one batch, a scalar, without dropout and caches."""
@@ -86,7 +87,7 @@ class ReferenceEngine:
         ops = without_caches(self.ops)
         with self.running():
             idx, targets, mask = self.on_device(idx, targets, mask)
-            logits, _ = gpt_forward(idx, self.params.tree, self.config, masks, ops, mask)
+            logits, _ = model_forward(idx, self.params.tree, self.config, masks, ops, mask)
             return to_scalar(cross_entropy_forward(logits, targets)[0])
 
     def running(self):

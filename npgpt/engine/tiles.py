@@ -18,8 +18,8 @@ def in_tiles(attention_forward, attention_backward):
     """Return a pair, called like attention, that runs it on tiles, on all free cores."""
     def tile_forward(arguments, group, rows, keys):
         q, k, v, scale, mask, dropout_mask = arguments
-        if mask is not None and mask.ndim == 4:             # (B, 1 or H, T, S)
-            mask = mask[group if mask.shape[1] > 1 else group[0]]
+        if mask is not None and mask.ndim == 4:             # (1 or B, 1 or H, T, S)
+            mask = np.broadcast_to(mask, (*q.shape[:2], *mask.shape[2:]))[group]
         dropout_mask = None if dropout_mask is None else dropout_mask[group]
         return on_queries(attention_forward, (q[group], k[group], v[group], scale, mask, dropout_mask), rows, keys)
 

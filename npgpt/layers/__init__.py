@@ -15,7 +15,7 @@ which builds GPT-2 from them, and lora, which finetunes it. This package is also
 (`ops`). An engine replaces entries of the table, never lines.
 """
 
-from npgpt.layers.attention import attention_backward, attention_forward
+from npgpt.layers.attention import attention_backward, attention_forward, causal_mask
 from npgpt.layers.dropout import dropout_backward, dropout_forward
 from npgpt.layers.embedding import embedding_backward, embedding_forward
 from npgpt.layers.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
@@ -24,8 +24,9 @@ from npgpt.layers.linear import head_backward, head_forward, linear_backward, li
 from npgpt.layers.lora import lora_backward, lora_forward
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
 
-__all__ = ["IGNORE_INDEX", "attention_backward", "attention_forward", "cross_entropy_backward", "cross_entropy_forward",
-           "dropout_backward", "dropout_forward", "embedding_backward", "embedding_forward", "gelu_exact_backward",
-           "gelu_exact_forward", "gelu_tanh_backward", "gelu_tanh_forward", "head_backward", "head_forward",
-           "layernorm_backward", "layernorm_forward", "linear_backward", "linear_forward", "lora_backward",
-           "lora_forward"]
+__all__ = ["IGNORE_INDEX", "attention_backward", "attention_forward", "causal_mask",
+           "cross_entropy_backward", "cross_entropy_forward", "dropout_backward", "dropout_forward",
+           "embedding_backward", "embedding_forward", "gelu_exact_backward", "gelu_exact_forward",
+           "gelu_tanh_backward", "gelu_tanh_forward", "head_backward", "head_forward",
+           "layernorm_backward", "layernorm_forward", "linear_backward", "linear_forward",
+           "lora_backward", "lora_forward"]

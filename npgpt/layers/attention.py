@@ -3,6 +3,16 @@
 import numpy as np
 
 
+def causal_mask(mask, x):
+    """Hide later positions of x (B, T, C): return -inf above the diagonal, plus the mask if there is one.
+
+    -> (T, T), or the shape of the mask.
+    """
+    T = x.shape[1]
+    future = np.triu(np.full_like(x, -np.inf, shape=(T, T)), k=1)       # (T, T)
+    return future if mask is None else mask + future
+
+
 def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     """Compute mix = softmax(q k^T scale + mask) v for each batch entry and head.
 

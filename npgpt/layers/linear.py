@@ -43,41 +43,36 @@ def linear_backward(dy, cache):
     return dx, dweight, dbias
 
 
-def head_forward(x, weight, bias=None):
-    """Compute one score for each token of the vocabulary: logits = x E^T + b, the language-model head.
+def head_forward(x, weight):
+    """Compute one score for each token of the vocabulary: logits = x E^T, the language-model head.
 
-    x (..., C), weight (V, C), bias (V,) or None (GPT-2 has none) -> logits (..., V), cache.
+    x (..., C), weight (V, C) -> logits (..., V), cache.
 
     The weight has the layout of the token embedding, because in GPT-2 it *is* the token embedding (tied weights): the
     logit of a token is the dot product of the final state and the token's vector (Press & Wolf 2017, arXiv:1608.05859).
-    The cache is that of `linear_forward`.
     """
     rows = x.reshape(-1, x.shape[-1])               # (N, C)
     logit_rows = rows @ weight.T                    # (N, V)
-    if bias is not None:
-        logit_rows = logit_rows + bias              # (N, V)
     logits = logit_rows.reshape(*x.shape[:-1], -1)  # (..., V)
-    return logits, (x, weight, bias is not None)
+    return logits, (x, weight)
 
 
 def head_backward(dlogits, cache):
-    """Undo `head_forward`: dlogits (..., V) -> dx (..., C), dweight (V, C), dbias (V,) or None.
+    """Undo `head_forward`: dlogits (..., V) -> dx (..., C), dweight (V, C).
 
-    With logits_nv = sum_c x_nc E_vc + b_v:
+    With logits_nv = sum_c x_nc E_vc:
 
-        dx_nc = sum_v dlogits_nv E_vc,   dE_vc = sum_n dlogits_nv x_nc,   db_v = sum_n dlogits_nv
+        dx_nc = sum_v dlogits_nv E_vc,   dE_vc = sum_n dlogits_nv x_nc
 
     If the head is tied, this dweight is one of two contributions to the embedding's gradient.
     """
-    x, weight, has_bias = cache
+    x, weight = cache
     rows = x.reshape(-1, x.shape[-1])                       # (N, C)
     # logits = logit_rows.reshape(*x.shape[:-1], -1)
     dlogit_rows = dlogits.reshape(-1, dlogits.shape[-1])    # (N, V)
-    # logit_rows = logit_rows + bias
-    dbias = dlogit_rows.sum(axis=0) if has_bias else None   # (V,)
     # logit_rows = rows @ weight.T
     dweight = dlogit_rows.T @ rows                          # (V, C)
     drows = dlogit_rows @ weight                            # (N, C)
     # rows = x.reshape(-1, x.shape[-1])
     dx = drows.reshape(x.shape)                             # (..., C)
-    return dx, dweight, dbias
+    return dx, dweight

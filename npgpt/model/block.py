@@ -40,8 +40,10 @@ class Block:
     `block_backward` in npgpt/model/transformer.py. Each call returns new arrays. If the texts of a
     batch depend on each other, as in a batch norm, no engine divides a batch. To continue texts,
     the forward reads new tokens alone: others are seen only in `ops.attention_forward`, called
-    once, with GPT-2's mask. An argument `positions` gets the tokens' positions then, (B, T)
-    integers; otherwise it is None.
+    once, with the mask that the block is given, or one that hides more. So a forward that needs
+    places asks for them by an argument: `positions` gets those of the tokens, (1 or B, T)
+    integers; `distances` the query's minus the key's, (1, 1, T, S) integers, for a bias of the
+    scores.
 
     source: the text of the file, by which blocks are compared (not what a closure or an object
     holds); texts: file -> text, of each function's; file: the forward's; path: of a file that was
@@ -98,7 +100,7 @@ class Block:
             p[name] = rng.standard_normal(shape, np.float32) / scale
         for array in (x, dx_out, *p.values()):
             array.flags.writeable = False
-        return x, dx_out, nest(p), transformer.causal_mask(None, x) if config.causal else None
+        return x, dx_out, nest(p), layers.causal_mask(None, x) if config.causal else None
 
     def tried(self, config, ops=layers, by=lambda function: function, texts=(slice(2),)):
         """Run all forwards, then all backwards, on a `trial`.
@@ -163,6 +165,7 @@ class Block:
 
         @functools.wraps(forward)
         def guarded_forward(x, p, *others, **named):
+            named = asked(self.forward, places(x)) | named
             with self.blamed():
                 x_out, cache = forward(x, p, *others, **named)
                 self.check_kind("x_out", x_out, x)
@@ -200,15 +203,18 @@ class Block:
         def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
             kept.append((k, v))
             k, v = (np.concatenate(each, axis=2) for each in zip(*kept, strict=True))
-            return layers.attention_forward(q, k, v, scale)
+            return layers.attention_forward(q, k, v, scale, mask)
 
         ops, rows = SimpleNamespace(**{**vars(layers), "attention_forward": attention_forward}), []
         with self.blamed(), np.errstate(all="ignore"):
-            whole, _ = self.forward(x, p, config, 0, mask, BlockMasks(), layers)
+            at = config.at(**places(x))
+            whole, _ = at.block.forward(x, p, config, 0, mask, BlockMasks(), layers)
         with self.blamed(" for a token that continues a text"), np.errstate(all="ignore"):
             for t in range(x.shape[1]):
-                forward = config.at(np.full((2, 1), t)).block.forward
-                rows.append(forward(x[:, t:t + 1], p, config, 0, None, BlockMasks(), ops)[0])
+                token, distances = slice(t, t + 1), places(x)["distances"]
+                at = config.at(positions=np.full((2, 1), t), distances=distances[..., token, :t + 1])
+                seen = np.zeros((1, 1), x.dtype)
+                rows.append(at.block.forward(x[:, token], p, config, 0, seen, BlockMasks(), ops)[0])
         once = len(kept) in (0, len(rows)) and all(each.shape == (2, H, 1, D) for pair in kept for each in pair)
         if not once or abs(np.concatenate(rows, axis=1) - whole).max() > 1e-3 * abs(whole).max():
             raise UserError(f"{self} cannot continue texts: token by token it computes something else than at once; a "
@@ -239,9 +245,22 @@ def differing(results, others):
         others[name], results[name], rtol=0.0, atol=1e-4 * scale + rounding, equal_nan=True)]
 
 
+def places(x):
+    """Return where the tokens of x (B, T, C) are, if they are whole texts: what a forward may ask for."""
+    like = x if hasattr(x, "__array_function__") else None      # JAX's arrays have none
+    positions = np.arange(x.shape[1], like=like)[None]          # (1, T)
+    distances = positions[0, :, None] - positions[0]            # (T, T)
+    return {"positions": positions, "distances": distances[None, None]}
+
+
+def asked(forward, places):
+    """Return those of the places for which a forward has an argument."""
+    return {name: places[name] for name in arguments_of(forward) & places.keys()}
+
+
 @functools.lru_cache
-def asks_for_positions(forward):
-    return "positions" in inspect.signature(forward).parameters
+def arguments_of(forward):
+    return inspect.signature(forward).parameters.keys()
 
 
 def read_block(source):

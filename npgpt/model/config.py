@@ -6,12 +6,12 @@ import math
 
 from npgpt.checks import check_choice, check_real, check_whole, plain_numbers, require
 from npgpt.errors import UserError
-from npgpt.model.block import GPT2, Block, asks_for_positions
+from npgpt.model.block import GPT2, Block, asked
 
 MOST_LAYERS = 1024
 MOST_WIDTH = 2**24      # of every other size: far above all real models, and small enough to compute with
 
-ACTIVATIONS = ("gelu_tanh", "gelu")
+ACTIVATIONS, POSITIONS = ("gelu_tanh", "gelu"), ("learned", "none")
 
 # A field that may be None -> the field that it follows then. (n_inner follows n_embd: see `mlp_width`.)
 FOLLOWS = {"qkv_bias": "bias", "mlp_bias": "bias", "embd_pdrop": "dropout", "attn_pdrop": "dropout",
@@ -55,6 +55,7 @@ class GPTConfig:
     embedding_layer_norm: bool = False      # a LayerNorm, "ln_e", right after the embedding
     final_layer_norm: bool = True           # a LayerNorm, "ln_f", right before the head
     tie_word_embeddings: bool = True        # the head's matrix is the token embedding
+    positions: str = "learned"              # none: without GPT-2's wpe, for a block that has positions of its own
     initializer_range: float = 0.02         # standard deviation of fresh weights; GPT-2's is for hundreds of channels
     # additions to GPT-2
     lora_rank: int = 0                      # r of LoRA on every c_attn and c_proj, which alone is trained then; 0: none
@@ -88,6 +89,7 @@ class GPTConfig:
         check_real("layer_norm_epsilon", self.layer_norm_epsilon, above=0.0, below=1.0)
         check_real("initializer_range", self.initializer_range, below=1e30)     # drawn in float32
         check_choice("activation", self.activation, ACTIVATIONS)
+        check_choice("positions", self.positions, POSITIONS)
 
     def used(self, name: str):
         """Return a field's effective value: its own, or if it is None the value of the field that it follows."""
@@ -107,12 +109,13 @@ class GPTConfig:
         block = self.block.guarded(forward or self.block.forward, backward or self.block.backward)
         return dataclasses.replace(self, block=block)
 
-    def at(self, positions):
-        """Return the config for tokens at positions (B, T), which a block's forward gets if it has that argument."""
-        if not asks_for_positions(self.block.forward):
-            return self
-        forward = functools.partial(self.block.forward, positions=positions)
-        return dataclasses.replace(self, block=dataclasses.replace(self.block, forward=forward))
+    def at(self, **places):
+        """Return the config for some tokens: a block's forward gets the places that it asks for; see `Block`."""
+        forward = self.block.forward
+        if places := asked(forward, places):
+            block = dataclasses.replace(self.block, forward=functools.partial(forward, **places))
+            return dataclasses.replace(self, block=block)
+        return self
 
     @property
     def head_size(self) -> int:

@@ -28,7 +28,9 @@ def parameters_of(config):
     """Return name -> (shape, init) of every parameter; init as in `Block`."""
     C, V = config.n_embd, config.vocab_size
     ln = {"weight": ((C,), 1.0)} | ({"bias": ((C,), 0.0)} if config.bias else {})
-    found = {"wte.weight": ((V, C), "normal"), "wpe.weight": ((config.block_size, C), "normal")}
+    found = {"wte.weight": ((V, C), "normal")}
+    if config.positions == "learned":
+        found["wpe.weight"] = (config.block_size, C), "normal"
     if config.embedding_layer_norm:
         found |= {f"ln_e.{kind}": each for kind, each in ln.items()}
     block = config.block.parameters_of(config)

@@ -132,70 +132,45 @@ def block_backward(dx_out, cache, ops):
                 "ln_2": {"weight": dln_2_weight, "bias": dln_2_bias}, "mlp": dp_mlp}
 
 
-def causal_mask(mask, x):
-    """Hide later positions of x (B, T, C): return -inf above the diagonal, plus the mask -> (T, T) or the mask's shape.
-    """
-    T = x.shape[1]
-    future = np.triu(np.full_like(x, -np.inf, shape=(T, T)), k=1)
-    return future if mask is None else mask + future
-
-
 def gpt_forward(idx, p, config, dropout_masks, ops, mask=None):
     """Compute the logits of GPT-2: embedding, dropout, the blocks, a last LayerNorm, and the head.
 
-    idx (B, T) integers, p all parameters, dropout_masks a `Masks`, mask (T, T) or (B, 1 or H, T, T) to be added to the
-    attention scores (0 if a position sees another, -inf if not), or None -> logits (B, T, V), cache.
+    idx (B, T) integers, p all parameters, dropout_masks a `Masks`, mask (T, T) or (B, 1 or H, T, T)
+    to be added to the attention scores (0 if a position sees another, -inf if not), or None
+    -> logits (B, T, V), cache.
 
-    A config may differ from GPT-2: another block, an untied head, a bias of the head, no causal mask, other LayerNorms.
+    The head is tied: its matrix is the token embedding. What other models do otherwise is in
+    variants.py.
     """
-    eps, ln_e, ln_f = config.layer_norm_epsilon, None, None
-    head_weight = p["wte"]["weight"] if config.tie_word_embeddings else p["lm_head"]["weight"]  # (V, C)
-    head_bias = p["lm_head"]["bias"] if config.lm_head_bias else None                           # (V,) not in GPT-2
-
-    x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])           # (B, T, C)
-    if config.embedding_layer_norm:                                                             # not in GPT-2
-        x, ln_e = ops.layernorm_forward(x, **p["ln_e"], eps=eps)                                # (B, T, C)
-    x, drop = ops.dropout_forward(x, dropout_masks.embd)                                        # (B, T, C)
-    mask = causal_mask(mask, x) if config.causal else mask
-    block_forward, blocks = config.block.forward, []                                            # GPT-2's is above
+    block_forward, blocks = config.block.forward, []
+    x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])       # (B, T, C)
+    x, drop = ops.dropout_forward(x, dropout_masks.embd)                                    # (B, T, C)
+    mask = ops.causal_mask(mask, x)
     for i in range(config.n_layer):
-        x, block = block_forward(x, p["h"][i], config, i, mask, dropout_masks.blocks[i], ops)   # (B, T, C)
+        masks = dropout_masks.blocks[i]
+        x, block = block_forward(x, p["h"][i], config, i, mask, masks, ops)                 # (B, T, C)
         blocks.append(block)
-    if config.final_layer_norm:                                                                 # GPT-2 has it
-        x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=eps)                                # (B, T, C)
-    logits, head = ops.head_forward(x, head_weight, head_bias)                                  # (B, T, V)
-    return logits, (embedding, ln_e, drop, blocks, ln_f, head, config)
+    x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=config.layer_norm_epsilon)          # (B, T, C)
+    logits, head = ops.head_forward(x, p["wte"]["weight"])                                  # (B, T, V)
+    return logits, (embedding, drop, blocks, ln_f, head, config)
 
 
 def gpt_backward(dlogits, cache, ops):
     """Undo `gpt_forward`: dlogits (B, T, V) -> dp, the gradient of every parameter."""
-    embedding, ln_e, drop, blocks, ln_f, head, config = cache
-    dp = {"h": {}}
-    # logits, head = ops.head_forward(x, head_weight, head_bias)
-    dx, dhead_weight, dhead_bias = ops.head_backward(dlogits, head)
-    # x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=eps)
-    if ln_f is not None:
-        dx, dln_f_weight, dln_f_bias = ops.layernorm_backward(dx, ln_f)
-        dp["ln_f"] = {"weight": dln_f_weight, "bias": dln_f_bias}
+    embedding, drop, blocks, ln_f, head, config = cache
+    block_backward, dh = config.block.backward, {}
+    # logits, head = ops.head_forward(x, p["wte"]["weight"])
+    dx, dwte_head = ops.head_backward(dlogits, head)
+    # x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=config.layer_norm_epsilon)
+    dx, dln_f_weight, dln_f_bias = ops.layernorm_backward(dx, ln_f)
     # for i in range(config.n_layer):
-    #     x, block = block_forward(x, p["h"][i], config, i, mask, dropout_masks.blocks[i], ops)
-    block_backward = config.block.backward
+    #     x, block = block_forward(x, p["h"][i], config, i, mask, masks, ops)
     for i in reversed(range(config.n_layer)):
-        dx, dp["h"][i] = block_backward(dx, blocks[i], ops)
+        dx, dh[i] = block_backward(dx, blocks[i], ops)
     # x, drop = ops.dropout_forward(x, dropout_masks.embd)
     dx = ops.dropout_backward(dx, drop)
-    # x, ln_e = ops.layernorm_forward(x, **p["ln_e"], eps=eps)
-    if ln_e is not None:
-        dx, dln_e_weight, dln_e_bias = ops.layernorm_backward(dx, ln_e)
-        dp["ln_e"] = {"weight": dln_e_weight, "bias": dln_e_bias}
     # x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])
-    dwte, dwpe = ops.embedding_backward(dx, embedding)
-    # head_bias = p["lm_head"]["bias"] if config.lm_head_bias else None
-    dp["lm_head"] = {"bias": dhead_bias}
-    # head_weight = p["wte"]["weight"] if config.tie_word_embeddings else p["lm_head"]["weight"]
-    if config.tie_word_embeddings:
-        dwte = dwte + dhead_weight          # the matrix is used twice: by the embedding and by the head
-    else:
-        dp["lm_head"]["weight"] = dhead_weight
-    dp["wte"], dp["wpe"] = {"weight": dwte}, {"weight": dwpe}
-    return dp
+    dwte_embedding, dwpe = ops.embedding_backward(dx, embedding)
+    dwte = dwte_head + dwte_embedding       # wte is used twice: by the head and by the embedding
+    return {"wte": {"weight": dwte}, "wpe": {"weight": dwpe}, "h": dh,
+            "ln_f": {"weight": dln_f_weight, "bias": dln_f_bias}}

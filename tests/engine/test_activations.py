@@ -6,6 +6,7 @@ import pytest
 from npgpt import GPT, GPTConfig, UserError, layers
 from npgpt.engine.activations import Arrays, Looking
 from npgpt.engine.ops import with_lora
+from npgpt.model import variants
 from npgpt.model.masks import draw_masks
 from tests.cases import SMALL, B, T, V
 from tests.torch_gpt import torch_loss, unit_scale
@@ -62,7 +63,8 @@ def torchs(model, edit, rng=None):
     masks = map_arrays(as_tensor, draw_masks(model.config, B, T, np.float64, rng))
     looking = OnTorch(model.config, edit)
     ops = with_lora(looking.ops, model.config, all_gradients=True)
-    logits, _ = looking.forward(as_tensor(IDX), p, looking.config, masks, ops, None)
+    logits, _ = variants.model_forward(
+        as_tensor(IDX), p, looking.config, masks, ops, lesson=looking.gpt_forward)
     torch_loss(logits.as_subclass(torch.Tensor), TARGETS).backward()
     return looking.activations, *({name: np.zeros(each.shape) if each.grad is None else each.grad.numpy()
                                    for name, each in named.items()} for named in (looking.activations, flatten(p)))
@@ -98,8 +100,8 @@ def test_every_array_and_its_gradient_is_torchs(fields):
 
 LINEAR, LAYERNORM = "x rows y", "x mean centred var rstd xhat"
 NAMES = {           # prefix -> the variables of its lines: public, so after a renaming users' programs break
-    "": "head_weight mask logits", "embedding.": "token position x", "drop.": "x y", "ln_f.": LAYERNORM,
-    "head.": "x rows logits", "h.0.": "x norm_1 attended dropped_1 x_mid norm_2 mlp_out dropped_2 x_out",
+    "": "mask logits", "embedding.": "token position x", "drop.": "x y", "ln_f.": LAYERNORM,
+    "head.": "x rows logit_rows logits", "h.0.": "x norm_1 attended dropped_1 x_mid norm_2 mlp_out dropped_2 x_out",
     "h.0.ln_1.": LAYERNORM, "h.0.ln_2.": LAYERNORM, "h.0.drop_1.": "x y", "h.0.drop_2.": "x y",
     "h.0.attn.": "x qkv heads q k v scores scaled masked largest exps total att kept mix merged y",
     "h.0.attn.c_attn.": LINEAR, "h.0.attn.c_proj.": LINEAR, "h.0.mlp.": "x hidden active y",

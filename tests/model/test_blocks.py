@@ -1,5 +1,6 @@
 """Blocks of one's own: tools/examples/modern_block.py against torch and on each engine, and files that are wrong."""
 
+import dataclasses
 import functools
 import importlib.util
 import inspect
@@ -16,10 +17,10 @@ import pytest
 from npgpt import GPT, AdamW, GPTConfig, UserError, load
 from npgpt.engine import sources
 from npgpt.engine.reference import ReferenceEngine
-from npgpt.model.block import read_block
+from npgpt.model.block import GPT2, read_block
 from npgpt.model.transformer import block_backward, block_forward, block_parameters
 from tests import strict_cupy
-from tests.cases import CPU_KERNELS, MODERN, SMALL, B, C, T, V
+from tests.cases import CPU_KERNELS, MODERN, SMALL, B, C, T, V, small_parts
 from tests.helpers.runs import refused
 from tests.torch_gpt import assert_equal, torch_loss, torch_parameters, unit_scale
 
@@ -95,6 +96,55 @@ def test_padded_prompts_are_continued_as_each_alone_and_steered():
         for row, ids, n in zip(together, IDX, mask.sum(axis=1), strict=True):
             alone = model.generate(ids[None, T - n:T], 9, temperature=0.0, edit=edit)
             np.testing.assert_array_equal(row[T - n:], alone[0])
+
+
+RELATIVE = """
+import numpy as np
+from npgpt.model.transformer import block_backward, block_forward, block_parameters as parameters
+
+
+def forward(x, p, config, layer, mask, dropout_masks, ops, distances):
+    table = np.array([0.5, -1.0, 2.0, 0.3])
+    slopes = 0.5 ** np.arange(1, config.n_head + 1).reshape(-1, 1, 1)
+    alibi, t5 = -slopes * distances, table[np.clip(distances, 0, 3)]
+    window = np.where(distances < 4, 0.0, -np.inf)
+    bias = (alibi + t5 + window).astype(x.dtype)
+    return block_forward(x, p, config, layer, mask + bias, dropout_masks, ops)
+
+
+def backward(dx_out, cache, ops):
+    return block_backward(dx_out, cache, ops)
+"""
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_a_bias_by_distance_trains_and_generates(kernels, tmp_path):
+    """ALiBi, T5's buckets and a sliding window, with positions of the block's own alone."""
+    (tmp_path / "relative.py").write_text(RELATIVE)
+    config = GPTConfig(**{**SMALL, "n_head": 2}, positions="none", block=read_block(tmp_path / "relative.py"))
+    with small_parts():
+        model = GPT(config, 0, "float64", threads=2, kernels=kernels)
+        unit_scale(model.params)
+        assert "wpe.weight" not in model.params
+        distances = np.arange(T)[:, None] - np.arange(T)
+        bias = np.where(distances < 4, np.array([0.5, -1.0, 2.0, 0.3])[np.clip(distances, 0, 3)], -np.inf)
+        bias = bias - distances * np.array([0.5, 0.25]).reshape(-1, 1, 1)
+        plain = GPT(dataclasses.replace(config, block=GPT2), None, "float64", threads=1)
+        plain.params.flat[:] = model.params.flat
+        expected, expected_grads = plain.loss_and_grads(IDX, TARGETS, mask=np.broadcast_to(bias, (B, 2, T, T)))
+        loss, grads = model.loss_and_grads(IDX, TARGETS)
+        assert loss == pytest.approx(expected, rel=1e-9)
+        for name, gradient in grads.items():
+            np.testing.assert_allclose(gradient, expected_grads[name], rtol=1e-9, atol=1e-10)
+        written = model.generate(IDX[:, :3], 9, temperature=0.0)
+        for t in range(3, 12):
+            context = written[:, :t] if t <= T + 2 else written[:, 5:t]
+            np.testing.assert_array_equal(model.forward(context)[0][:, -1].argmax(axis=-1), written[:, t], str(t))
+        mask = np.arange(4) >= np.array([[1], [0], [3]])
+        together = model.generate(IDX[:, :4], 9, temperature=0.0, mask=mask)
+        for row, ids, n in zip(together, IDX, mask.sum(axis=1), strict=True):
+            alone = model.generate(ids[None, 4 - n:4], 9, temperature=0.0)
+            np.testing.assert_array_equal(row[4 - n:], alone[0])
 
 
 def trained(block, engine):
@@ -188,12 +238,12 @@ def test_a_run_asks_for_its_file_and_resumes_to_the_bit(train, npgpt, tmp_path):
 WRONG = {       # old code, new code -> what is said
     "no parameters": ("def parameters", "def sizes", "has no function parameters"),
     "no shape": ('((C,), 1.0), "c_attn', '(C, 1.0), "c_attn', "norm_1.weight in parameters(config)"),
-    "a shape that does not fit": ('"c_up.weight": ((C, F)', '"c_up.weight": ((C, F + 1)', "line 83: ValueError"),
+    "a shape that does not fit": ('"c_up.weight": ((C, F)', '"c_up.weight": ((C, F + 1)', "line 84: ValueError"),
     "no gradient of one": ('"c_up": dc_up, ', "", "the gradients of modern_block.py must be those"),
     "one memory": ('"norm_2": dnorm_2', '"norm_2": dnorm_1', "gradient of norm_1.weight must have memory of its own"),
     "huge": ('"c_up.weight": ((C, F)', '"c_up.weight": ((2**62, F)', "the model would take"),
     "another dtype": ("np.cos(angles).astype(x.dtype)", "np.cos(angles)", "x_out of modern_block.py", "float32"),
-    "not Python": ("def parameters", "def 1", "line 100: invalid"),
+    "not Python": ("def parameters", "def 1", "line 101: invalid"),
 }
 
 
@@ -208,8 +258,8 @@ class Methods:
     def __init__(self, block):
         self.block, self.parameters = block, block.parameters
 
-    def forward(self, *arguments):
-        return passed_on(self.block.forward, arguments)
+    def forward(self, *arguments, positions):
+        return passed_on(self.block.forward, (*arguments, positions))
 
     def backward(self, *arguments):
         return passed_on(self.block.backward, arguments)

@@ -24,7 +24,7 @@ for _ in range(500):
 
     g = {}
     dlogits = layers.cross_entropy_backward(1.0, cross_entropy)
-    dactive, g["head"], _ = layers.head_backward(dlogits, head)                         # no bias
+    dactive, g["head"] = layers.head_backward(dlogits, head)
     dhidden = layers.gelu_tanh_backward(dactive, gelu)
     dx, g["weight"], g["bias"] = layers.linear_backward(dhidden, linear)
     g["wte"], g["wpe"] = layers.embedding_backward(dx, embedding)

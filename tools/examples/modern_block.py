@@ -1,11 +1,12 @@
 """A block of today's models: RMSNorm, rotary positions and SwiGLU, without biases.
 
     npgpt gradcheck tools/examples/modern_block.py                          # each gradient, line by line
-    npgpt train --block tools/examples/modern_block.py --out-dir modern
+    npgpt train --block tools/examples/modern_block.py --positions none --out-dir modern
     npgpt sample modern --block tools/examples/modern_block.py
 
 The three functions at the end are the block; in Python it is `GPT(config, block="modern_block.py")`. The linear layers
 and attention are those of GPT-2, from the table `ops`, in which each engine has its own. Only attention has dropout.
+Rotary positions replace GPT-2's learned ones, so the model is made with positions="none".
 """
 
 import numpy as np
@@ -106,15 +107,17 @@ def parameters(config):
 
 
 def rotation(positions, D, x):
-    """Return cos and sin of position / 10000^(i / D) for i below D: positions (T,) or (B, T) -> (1 or B, 1, T, D)."""
-    angles = positions.reshape(-1, 1, x.shape[1], 1) * 10000.0 ** (np.arange(D, like=x) / -D)
+    """Return cos and sin of position / 10000^(i / D) for i below D: positions (1 or B, T) -> (1 or B, 1, T, D)."""
+    angles = positions[:, None, :, None] * 10000.0 ** (np.arange(D, like=x) / -D)
     return np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
 
 
-def forward(x, p, config, layer, mask, dropout_masks, ops, positions=None):
-    """Compute x + attention(rmsnorm(x)), then x_mid + swiglu(rmsnorm(x_mid)); x (B, T, C) -> x_out (B, T, C), cache."""
+def forward(x, p, config, layer, mask, dropout_masks, ops, positions):
+    """Compute x + attention(rmsnorm(x)), then x_mid + swiglu(rmsnorm(x_mid)); x (B, T, C) -> x_out (B, T, C), cache.
+
+    positions (1 or B, T): those of the tokens, which are not 0 to T - 1 when a text is continued.
+    """
     B, T, C = x.shape
-    positions = np.arange(T, like=x) if positions is None else positions        # (T,), or (B, T) in generation
     cos, sin = rotation(positions, config.head_size // 2, x)
     normed_1, norm_1 = rmsnorm_forward(x, **p["norm_1"])                        # (B, T, C)
     qkv, c_attn = ops.linear_forward(normed_1, **p["c_attn"])                   # (B, T, 3 C)

@@ -26,6 +26,7 @@ from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.model.block import GPT2
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import nest
+from npgpt.model.variants import model_backward, model_forward
 
 LOGITS_BYTES = 1 << 29      # at most, in a block of the loss
 
@@ -92,8 +93,9 @@ class XLAEngine(ReferenceEngine):
         self.ops, self.loss_of = replaced(self.lesson, self.config, dtype), self._loss
         if params.config.block != GPT2:
             check_alike(params.config, self.config, self.ops, dtype)
-        if as_tested("gpt_forward", "gpt_backward", "head_forward", "head_backward",
-                     "cross_entropy_forward", "cross_entropy_backward"):
+        if not self.config.lm_head_bias and as_tested(
+                "gpt_forward", "gpt_backward", "head_forward", "head_backward",
+                "cross_entropy_forward", "cross_entropy_backward"):
             self.ops, self.loss_of = with_head_in_loss(self.ops), self._loss_in_blocks
         self._executables = {}      # by name, options and shapes
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -139,7 +141,7 @@ class XLAEngine(ReferenceEngine):
         def program(p, idx, targets, mask, numbers):
             ops = without_caches(self.ops)
             masks = draw_masks(self.config, *idx[0].shape, self.params.dtype)
-            logits, _ = self.transformer.gpt_forward(idx[0], nest(p), self.config, masks, ops, mask)
+            logits, _ = self.forward(idx[0], p, self.config, masks, ops, mask)
             return self.loss_of(logits, targets[0], numbers[0])[0]      # JAX drops unread gradients
 
         arguments = (self.params.on_device(), *self._batch([(idx, targets)]), self._mask(mask),
@@ -192,9 +194,14 @@ class XLAEngine(ReferenceEngine):
         """Return the loss of a micro-batch times its share of `count`, and gradients. words: None without dropout."""
         rng = None if words is None else Draws(words, micro_batch)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
-        logits, gpt = self.transformer.gpt_forward(idx, nest(p), self.config, masks, self.ops, mask)
+        logits, gpt = self.forward(idx, p, self.config, masks, self.ops, mask)
         loss, dlogits = self.loss_of(logits, targets, count)
-        return loss, self.params.flatten(self.transformer.gpt_backward(dlogits, gpt, self.ops))
+        dp = model_backward(dlogits, gpt, self.ops, self.transformer.gpt_backward)
+        return loss, self.params.flatten(dp)
+
+    def forward(self, idx, p, *others):
+        """Run `model_forward` with XLA's lines."""
+        return model_forward(idx, nest(p), *others, lesson=self.transformer.gpt_forward)
 
     def _loss(self, logits, targets, count):
         """Return the summed losses divided by `count`, and dlogits."""
@@ -205,7 +212,7 @@ class XLAEngine(ReferenceEngine):
 
     def _loss_in_blocks(self, head, targets, count):
         """As `_loss`, in blocks of positions. head: its arguments; its gradients are dlogits."""
-        x, weight, bias = head
+        x, weight = head
         B, T, C = x.shape
         least = min(T, B * T * len(weight) * x.dtype.itemsize / LOGITS_BYTES)
         n = next(n for n in range(1, T + 1) if T % n == 0 and n >= least)
@@ -213,19 +220,19 @@ class XLAEngine(ReferenceEngine):
 
         def block(total, part):
             x, targets = part                                                       # (B, T / n, C), (B, T / n)
-            logits, head = self.lesson.head_forward(x, read_weight, bias)           # (B, T / n, V)
+            logits, head = self.lesson.head_forward(x, read_weight)                 # (B, T / n, V)
             loss, dlogits = self._loss(logits, targets, count)
-            dx, *sums = self.lesson.head_backward(dlogits, head)
-            return jax.tree.map(jnp.add, total, (loss, *sums)), dx
+            dx, dweight = self.lesson.head_backward(dlogits, head)
+            return jax.tree.map(jnp.add, total, (loss, dweight)), dx
 
-        zeros = jnp.zeros((), x.dtype), jnp.zeros_like(weight), None if bias is None else jnp.zeros_like(bias)
+        zeros = jnp.zeros((), x.dtype), jnp.zeros_like(weight)
         parts = x.reshape(B, n, T // n, C), targets.reshape(B, n, T // n)
         if n == 1:
-            (loss, *sums), dx = block(zeros, (x, targets))
+            (loss, dweight), dx = block(zeros, (x, targets))
         else:
-            (loss, *sums), dx = jax.lax.scan(block, zeros, [part.swapaxes(0, 1) for part in parts])
+            (loss, dweight), dx = jax.lax.scan(block, zeros, [part.swapaxes(0, 1) for part in parts])
             dx = dx.swapaxes(0, 1).reshape(B, T, C)
-        return loss, (dx, *sums)
+        return loss, (dx, dweight)
 
     # Calls and compilation.
 

@@ -7,7 +7,6 @@ import numpy as np
 from npgpt.engine.kv_cache import Texts, is_padding, reading
 from npgpt.engine.ops import without_caches
 from npgpt.model.masks import draw_masks
-from npgpt.model.parameters import nest
 
 
 class Reader:
@@ -45,21 +44,27 @@ class Reader:
 
     def _program(self, p, idx, numbers, pads, kept):
         (begin, last), T, layer_ops = numbers, idx.shape[1], without_caches(self.engine.lesson)
-        key, query = jnp.arange(self.config.block_size), begin + jnp.arange(T)[:, None]            # (T, 1)
-        seen = jnp.where((key <= query) & ~is_padding(key, query, pads), 0.0, -jnp.inf)             # (B, 1, T, S)
+        P, dtype = self.config.block_size, self.engine.params.dtype
+        key, query = jnp.arange(P), begin + jnp.arange(T)[:, None]                                  # (P,), (T, 1)
+        causal = layer_ops.causal_mask(None, jnp.zeros((1, P, 1), dtype))                           # (P, P)
+        causal = jax.lax.dynamic_slice_in_dim(causal, begin, T)                                     # (T, S)
+        padding = jnp.where(is_padding(key, query, pads), -jnp.inf, 0.0).astype(dtype)              # (B, 1, T, S)
         positions = jnp.maximum(query[:, 0] - pads[:, None], 0)                                     # (B, T)
+        distances = (query - key)[None, None]                                                       # (1, 1, T, S)
         layers_left, now_kept = iter(kept), []
 
         def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
             now_kept.append([jax.lax.dynamic_update_slice_in_dim(old, new, begin, axis=2)
                              for old, new in zip(next(layers_left), (k, v), strict=True)])
-            return layer_ops.attention_forward(q, *now_kept[-1], scale, seen.astype(q.dtype), dropout_mask)
+            mask = padding + (causal if mask is None else mask)     # a block may have another mask
+            return layer_ops.attention_forward(q, *now_kept[-1], scale, mask, dropout_mask)
 
         def of_last(x):
             return jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)     # x itself, if of one token
 
-        ops = reading(layer_ops, positions, attention_forward, of_last)
+        ops = reading(layer_ops, positions, causal, attention_forward, of_last)
         masks = draw_masks(self.config, *idx.shape, self.engine.params.dtype)
-        logits, _ = self.engine.transformer.gpt_forward(idx, nest(p), self.config.at(positions), masks, ops)
+        config = self.config.at(positions=positions, distances=distances)
+        logits, _ = self.engine.forward(idx, p, config, masks, ops)
         kept = [*now_kept, *layers_left]        # those of blocks without attention
         return kept, of_last(logits)[:, 0]

@@ -30,7 +30,7 @@ def replaced(ops, config, dtype):
 
 def with_head_in_loss(ops):
     """Return the table whose logits are the head's arguments, and whose dlogits its gradients."""
-    return table(ops, head_forward=lambda x, weight, bias: ((x, weight, bias), None),
+    return table(ops, head_forward=lambda x, weight: ((x, weight), None),
                  head_backward=lambda gradients, cache: gradients)
 
 

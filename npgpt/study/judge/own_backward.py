@@ -29,6 +29,7 @@ from npgpt.files import run_python
 from npgpt.model import transformer
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import flatten, nest
+from npgpt.model.variants import model_backward
 from npgpt.study.exercises.exercise import read_exercise
 from npgpt.study.exercises.path import path_of
 from npgpt.study.gradcheck.pictures import Losses
@@ -126,7 +127,7 @@ class OwnBackwardEngine(ReferenceEngine):
 
     def __init__(self, params, threads, backwards):
         super().__init__(params, threads)
-        self.backwards, self.gpt_backward, self.ops = backwards, self.own_backward, table(**backwards.functions)
+        self.backwards, self.model_backward, self.ops = backwards, self.own_backward, table(**backwards.functions)
         self.config = params.config.with_block(transformer.block_forward, backwards.functions["block_backward"])
 
     def run(self, idx, targets, rng, count, mask):
@@ -135,7 +136,8 @@ class OwnBackwardEngine(ReferenceEngine):
 
     def own_backward(self, dlogits, cache, ops):
         """Return the tree of gradients of the learner's or the package's `gpt_backward`, each a new array."""
-        grads = flatten(self.backwards.functions["gpt_backward"](dlogits, cache, ops))
+        lesson = self.backwards.functions["gpt_backward"]
+        grads = flatten(model_backward(dlogits, cache, ops, lesson))
         return nest({name: np.asarray(grads[name]).astype(self.params.dtype, casting="same_kind").reshape(shape)
                      for name, shape in self.params.shapes.items()})
 

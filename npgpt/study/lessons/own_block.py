@@ -3,7 +3,9 @@
 import dataclasses
 from pathlib import Path
 
-from npgpt.model.block import FUNCTIONS, read_block
+import numpy as np
+
+from npgpt.model.block import FUNCTIONS, asked, places, read_block
 from npgpt.model.config import GPTConfig
 from npgpt.study.lessons.lesson import Lesson
 from npgpt.study.lessons.setting import PLAIN, SIZES
@@ -29,5 +31,10 @@ def block_lesson(file, names):
     """Return the lesson of the block of a file, or None if its names are not those of a block."""
     if not names.keys() >= {*FUNCTIONS}:
         return None
-    return OwnBlock("Block", names["forward"], names["backward"], {"x": "B T C"}, block_arguments, params="h.0.",
-                    file=file)
+    forward, backward = names["forward"], names["backward"]
+
+    def others(setting, rng):
+        where = places(np.empty(setting.sizes[:3]))
+        return block_arguments(setting, rng) | asked(forward, where)
+
+    return OwnBlock("Block", forward, backward, {"x": "B T C"}, others, params="h.0.", file=file)

@@ -11,8 +11,7 @@ from npgpt.study.lessons.setting import PLAIN, Setting, Sizes
 
 # Switches of lessons -> the case in words if it is off.
 OFF = {"bias": "without biases", "dropout": "without dropout", "mask": "without a mask", "causal": "with another mask",
-       "tanh": "with the exact GELU", "ln_e": "without ln_e", "ln_f": "without ln_f", "tied": "with an untied head",
-       "head_bias": "without a bias of the head", "ignored": "if every target counts",
+       "tanh": "with the exact GELU", "ignored": "if every target counts",
        "repeated": "if no token repeats"}
 DEALT = 4           # every combination of this many first switches occurs
 RANGES = {"B": (2, 5), "T": (2, 7), "H": (2, 4), "D": (2, 6), "V": (3, 19), "S": (2, 9), "F": (2, 17), "P": (2, 12)}
@@ -99,5 +98,5 @@ def in_words(lesson, setting):
                  if each in ("B", "T", "C", "n_layer") or size == 1 and each != "S"]
     words[0] = f"with {words[0]}"
     words += [OFF[switch] for switch in lesson.switches if not setting.has(switch)
-              and not (switch == "causal" and lesson.key != "gpt" and not setting.has("mask"))]
+              and not (switch == "causal" and not setting.has("mask"))]
     return ", ".join(words)

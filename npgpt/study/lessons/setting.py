@@ -73,9 +73,7 @@ class Setting:
             return dataclasses.replace(self.config, **sizes, bos_token_id=None, eos_token_id=None)
         activation = "gelu_tanh" if self.has("tanh") or not importlib.util.find_spec("scipy") else "gelu"
         return GPTConfig(**sizes, n_layer=self.n_layer, layer_norm_epsilon=self.eps, dropout=self.dropout,
-                         embedding_layer_norm=self.has("ln_e"), final_layer_norm=self.has("ln_f"),
-                         lm_head_bias=self.has("head_bias"), bias=self.has("bias"),
-                         tie_word_embeddings=self.has("tied"), causal=self.has("causal"), activation=activation)
+                         bias=self.has("bias"), activation=activation)
 
     def tokens(self, rng):
         """Return random tokens (B, T), of which one is repeated, or all different ones."""

@@ -95,8 +95,8 @@ LAYERS: dict[str, Lesson] = {each.name: each for each in (
            lambda setting, rng: {"idx": setting.tokens(rng)}, switches=("repeated",),
            torch=lambda torch, idx, wte, wpe: wte[idx] + wpe[torch.arange(idx.shape[1])]),
     Lesson("Language-model head", layers.head_forward, layers.head_backward,
-           {"x": "B T C", "weight": "V C", "bias": "V"}, switches=("bias",),
-           torch=lambda torch, x, weight, bias: torch.nn.functional.linear(x, weight, bias)),
+           {"x": "B T C", "weight": "V C"},
+           torch=lambda torch, x, weight: torch.nn.functional.linear(x, weight)),
     Lesson("Dropout", layers.dropout_forward, layers.dropout_backward, {"x": "B T C"},
            lambda setting, rng: {"mask": dropout_mask(rng, setting.sizes[:3], setting.dropout, np.float64)},
            switches=("dropout",), torch=lambda torch, x, mask: x if mask is None else x * mask),
@@ -112,7 +112,7 @@ LAYERS: dict[str, Lesson] = {each.name: each for each in (
     Lesson("Transformer block", transformer.block_forward, transformer.block_backward, {"x": "B T C"},
            block_arguments, switches=("bias", "mask", "dropout", "tanh"), params="h.0."),
     Lesson("The whole GPT-2", transformer.gpt_forward, transformer.gpt_backward, {}, gpt_arguments,
-           switches=("ln_e", "ln_f", "tied", "head_bias", "bias", "dropout", "causal", "tanh"), params=""),
+           switches=("bias", "dropout", "tanh"), params=""),
     # Its rank is D, which differs from the other sizes.
     Lesson("LoRA", layers.lora_forward, layers.lora_backward, {"x": "B T C", "lora_a": "C D", "lora_b": "D V"},
            lora_weights, torch=lambda torch, x, weight, bias, lora_a, lora_b: torch.nn.functional.linear(

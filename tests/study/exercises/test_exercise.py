@@ -209,7 +209,7 @@ def test_damaged_progress_is_refused_and_kept(npgpt):
         ("layernorm", "dxhat", "y"),
         ("attention", "kept", ""),
         ("twice", "dx", "u v"),
-        ("gpt", "dwte", "head_weight x"),
+        ("gpt", "dwte", "x logits"),
     ],
 )
 def test_the_first_hint_has_all_lines_that_a_line_undoes(layer, key, names):

@@ -69,9 +69,9 @@ def line_of(function, text):
 @pytest.mark.parametrize(("name", "old", "new"), [
     ("gelu_tanh", "dtanh * (1.0 - tanh * tanh)", "dtanh * (1.0 - tanh)"),
     ("embedding", "np.add.at(dwte, idx, dtoken)", "dwte[idx] += dtoken"),
-    ("gpt", 'dx, dp["h"][i] = block_backward(dx,', 'dx, dp["h"][i] = block_backward(2.0 * dx,'),
+    ("gpt", "dx, dh[i] = block_backward(dx,", "dx, dh[i] = block_backward(2.0 * dx,"),
     ("gpt", '{"weight": dln_f_weight,', '{"weight": dln_f_bias,'),
-    ("gpt", "dwte = dwte + dhead_weight", "dwte = dwte"),
+    ("gpt", "dwte = dwte_head + dwte_embedding", "dwte = dwte_embedding"),
     ("twice", "dx_through_u + dx_through_v", "dx_through_v"),
 ])
 def test_a_planted_bug_is_found_at_its_line(name, old, new):

@@ -173,12 +173,11 @@ def test_an_unknown_mistake_may_be_above_the_first_line_that_is_known_to_be_wron
 
 
 @pytest.mark.parametrize(("layer", "old", "new", "case"), [
-    ("gpt", "if ln_f is not None", "if ln_e is not None", "B = 4, T = 5, C = 6, n_layer = 2, without ln_"),
     ("gpt", "in reversed(range(config.n_layer))", "in (1, 0)", "B = 4, T = 5, C = 6, n_layer = "),
     ("gelu_tanh", "    return dx", "    if x.shape[-1] not in (6, 10):\n        dx = -dx\n    return dx", "x ("),
     ("difference", "slope = (up - down) / (2.0 * h)", "slope = (up - down) / 2e-5", "x (5, 6)"),
     ("linear", "dx = drows.reshape(x.shape)", "dx = drows.reshape(x.shape).squeeze()", "x ("),
-    ("gpt", "    return dp", "    dp['wpe']['weight'] *= config.n_layer > 1\n    return dp", "C = 6, n_layer = 1"),
+    ("gpt", "    return {", "    dwpe *= config.n_layer > 1\n    return {", "C = 6, n_layer = 1"),
 ])
 def test_what_is_right_in_the_plain_case_only_is_refused_in_the_case_that_it_needs(layer, old, new, case, tmp_path):
     """Sizes of 1 are shown only if the mistake needs one."""

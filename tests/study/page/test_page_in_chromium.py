@@ -314,7 +314,7 @@ def test_the_turns_of_a_loop_and_the_gradients_beside_them(visit):
         return [made("x").map((step) => layer.gradient(step, "x").values),
             made("dx").map((step) => layer.array(step, "dx").values)];
     }""")
-    assert len(found[0]) == 6 and found[0] == found[1][::-1]
+    assert len(found[0]) == 5 and found[0] == found[1][::-1]
     first = page.locator("#gpt .panel .heat >> nth=0 >> i >> nth=0").inner_text()
     play(page, [("click", "#gpt .panel .tabs button:text-is('2') >> nth=0")])
     assert page.locator("#gpt .panel .heat >> nth=0 >> i >> nth=0").inner_text() != first

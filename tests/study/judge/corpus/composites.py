@@ -89,59 +89,38 @@ BLOCK = [
 
 GPT = [
     right("blocks popped from the end", body="""
-        embedding, ln_e, drop, blocks, ln_f, head, config = cache
-        dx, dE, db = ops.head_backward(dlogits, head)
-        dp = {"lm_head": {"bias": db}, "h": {}}
-        if ln_f is not None:
-            dx, w, b = ops.layernorm_backward(dx, ln_f)
-            dp["ln_f"] = {"weight": w, "bias": b}
+        embedding, drop, blocks, ln_f, head, config = cache
+        dx, dE = ops.head_backward(dlogits, head)
+        dp = {"h": {}}
+        dx, w, b = ops.layernorm_backward(dx, ln_f)
+        dp["ln_f"] = {"weight": w, "bias": b}
         for i, block in reversed(list(enumerate(blocks))):
             dx, dp["h"][i] = block_backward(dx, block, ops)
         dx = ops.dropout_backward(dx, drop)
-        if ln_e is not None:
-            dx, w, b = ops.layernorm_backward(dx, ln_e)
-            dp["ln_e"] = {"weight": w, "bias": b}
         dwte, dwpe = ops.embedding_backward(dx, embedding)
-        if config.tie_word_embeddings:
-            dwte += dE
-        else:
-            dp["lm_head"]["weight"] = dE
+        dwte += dE
         return {**dp, "wte": {"weight": dwte}, "wpe": {"weight": dwpe}}
         """),
-    right("a while loop, and the embedding added to the head", ("for i in reversed(range(config.n_layer)):",
-          "i = config.n_layer\n    while i > 0:\n        i -= 1"), "dwte = dhead_weight + dwte"),
+    right("a while loop, and the head added to the embedding", ("for i in reversed(range(config.n_layer)):",
+          "i = config.n_layer\n    while i > 0:\n        i -= 1"), "dwte = dwte_embedding + dwte_head"),
     wrong(("for i in reversed(range(config.n_layer)):", "for i in range(config.n_layer):")),
-    wrong("dwte = dwte"),
-    wrong("dwte = dhead_weight"),
-    wrong(("    if config.tie_word_embeddings:\n"
-          "        dwte = dwte + dhead_weight          # the matrix is used twice: by the embedding and by the head\n"
-          "    else:\n" '        dp["lm_head"]["weight"] = dhead_weight\n' "", "    dwte = dwte + dhead_weight\n"),
-          at=None),
-    wrong('dp["lm_head"] = {"weight": dhead_weight, "bias": dhead_bias}'),
+    wrong("dwte = dwte_embedding"),
+    wrong("dwte = dwte_head"),
     wrong(("    dx = ops.dropout_backward(dx, drop)\n", "")),
-    wrong(('dx, dp["h"][i] = block_backward(dx, blocks[i], ops)',
-          '_, dp["h"][i] = block_backward(dx, blocks[i], ops)')),
-    wrong('dx, dp["h"][i] = block_backward(dx, blocks[0], ops)'),
-    wrong('dp = {"h": []}', ('dx, dp["h"][i] = block_backward(dx, blocks[i], ops)',
-          'dx, dp_block = block_backward(dx, blocks[i], ops)\n        dp["h"].insert(0, dp_block)'), at=None),
-    wrong("dx, dln_f_weight, dln_f_bias = ops.layernorm_backward(dx, ln_e)"),
-    wrong(('dp["ln_f"] = {"weight": dln_f_weight, "bias": dln_f_bias}',
-          'dp["ln_e"] = {"weight": dln_f_weight, "bias": dln_f_bias}'),
-          ('dp["ln_e"] = {"weight": dln_e', 'dp["ln_f"] = {"weight": dln_e')),
-    wrong('dp["wte"], dp["wpe"] = {"weight": dwpe}, {"weight": dwte}'),
-    wrong('dx, dp["h"][i] = block_backward(dx, blocks.pop(), ops)'),
+    wrong(("dx, dh[i] = block_backward(dx, blocks[i], ops)",
+          "_, dh[i] = block_backward(dx, blocks[i], ops)")),
+    wrong("dx, dh[i] = block_backward(dx, blocks[0], ops)"),
+    wrong("block_backward, dh = config.block.backward, []", ("dx, dh[i] = block_backward(dx, blocks[i], ops)",
+          "dx, dp_block = block_backward(dx, blocks[i], ops)\n        dh.insert(0, dp_block)"), at=None),
+    wrong(('"ln_f": {"weight": dln_f_weight, "bias": dln_f_bias}',
+          '"ln_f": {"weight": dln_f_bias, "bias": dln_f_weight}')),
+    wrong(('"wte": {"weight": dwte}, "wpe": {"weight": dwpe}',
+          '"wte": {"weight": dwpe}, "wpe": {"weight": dwte}')),
+    wrong("dx, dh[i] = block_backward(dx, blocks.pop(), ops)"),
     wrong(("    for i in reversed(range(config.n_layer)):",
           "    blocks.reverse()\n    for i in range(config.n_layer):")),
-    wrong(('dp["h"][i] = block_backward(dx, blocks[i], ops)',
-          'dp["h"][config.n_layer - 1 - i] = block_backward(dx, blocks[i], ops)')),
-    wrong(("    if config.tie_word_embeddings:\n"
-          "        dwte = dwte + dhead_weight          # the matrix is used twice: by the embedding and by the head\n"
-          "    else:\n", "    dwte = dwte + dhead_weight\n    if not config.tie_word_embeddings:\n"),
-          at="dwte = dwte + dhead_weight"),
-    wrong(("    if ln_e is not None:\n"
-          "        dx, dln_e_weight, dln_e_bias = ops.layernorm_backward(dx, ln_e)\n" "        ",
-          "    dx, dln_e_weight, dln_e_bias = ops.layernorm_backward(dx, ln_e)\n    "),
-          at="dx, dln_e_weight, dln_e_bias = ops.layernorm_backward(dx, ln_e)"),
+    wrong(("dh[i] = block_backward(dx, blocks[i], ops)",
+          "dh[config.n_layer - 1 - i] = block_backward(dx, blocks[i], ops)")),
 ]
 
 SOLUTIONS = {"mlp": MLP, "self_attention": SELF_ATTENTION, "block": BLOCK, "gpt": GPT}

@@ -74,7 +74,6 @@ HEAD = [
     right("matmuls of three axes", ("drows = dlogit_rows @ weight      ", "dx = dlogits @ weight"),
           ("    dx = drows.reshape(x.shape)                             # (..., C)\n", "")),
     wrong("drows = dlogit_rows @ weight.T"),
-    wrong("dbias = dlogit_rows.sum(axis=-1) if has_bias else None"),
     wrong(("dx = drows.reshape(x.shape)", "dx = np.zeros_like(x)\n    dx[:, -1] = dlogits[:, -1] @ weight"),
           at="dx[:, -1] = "),
 ]
