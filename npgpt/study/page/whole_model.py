@@ -95,7 +95,8 @@ def logit_lens(model, tokenizer, x, targets):
     p, config = model.params.tree, model.config
     if config.final_layer_norm:
         x, _ = layernorm_forward(x, **p["ln_f"], eps=config.layer_norm_epsilon)
-    logits, _ = head_forward(x, **{"weight": p["wte"]["weight"], **p.get("lm_head", {})})
+    head = {**p["wte"], "bias": 0.0, **p.get("lm_head", {})}
+    logits = head_forward(x, head["weight"])[0] + head["bias"]
     return [(shown(tokenizer, row.argmax()), *short([row.max(), row[target]]))
             for row, target in zip(softmax(logits.astype(np.float64), axis=-1), targets, strict=True)]
 
