@@ -6,15 +6,16 @@ import numpy as np
 def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     """Compute mix = softmax(q k^T scale + mask) v for each batch entry and head.
 
-    q (B, H, T, D) queries, k and v (B, H, S, D) keys and values (S = T in training), scale a Python float, mask (T, S)
-    or (B, 1, T, S) with 0 where a query may see a key and -inf where not, or None; dropout_mask (B, H, T, S) of zeros
-    and 1 / (1 - p), or None -> mix (B, H, T, D), cache. (Vaswani et al. 2017, arXiv:1706.03762.)
+    q (B, H, T, D) queries, k and v (B, H, S, D) keys and values (S = T in training), scale a Python
+    float, mask (T, S) or (B, 1 or H, T, S) with 0 where a query may see a key and -inf where not, or
+    None; dropout_mask (B, H, T, S) of zeros and 1 / (1 - p), or None -> mix (B, H, T, D), cache.
+    (Vaswani et al. 2017, arXiv:1706.03762.)
 
     The largest score of each row is subtracted: the softmax does not change, and exp cannot overflow. Each query must
     see at least one key; `check_mask` in npgpt/model/batch.py takes care of it.
 
-    The cache holds q, k, v and att. att is the largest array of the model (S values for each position and head), but
-    recomputing it would cost a third of the forward's matmuls and both passes of the softmax.
+    The cache holds q, k, v and att. att is large, S values for each position and head, but recomputing
+    it would cost half of the forward's matmuls (one of two) and the softmax.
     """
     scores = q @ k.swapaxes(-1, -2)                                     # (B, H, T, S)
     scaled = scores * scale                                             # (B, H, T, S)
@@ -31,12 +32,14 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
 def attention_backward(dmix, cache):
     """Undo `attention_forward`: dmix (B, H, T, D) -> dq (B, H, T, D), dk and dv (B, H, S, D).
 
-    Fused: dtotal, dexps and dlargest are skipped. For one row of the softmax, with a = softmax(m):
+    Fused: dtotal, dexps and dlargest are skipped. For one row, att = softmax(masked):
 
-        da_j/dm_i = a_j ([i == j] - a_i)
-        dm_i = sum_j datt_j a_j ([i == j] - a_i) = a_i (datt_i - sum_j datt_j a_j)
+        the derivative of att_j by masked_i is att_j ([i == j] - att_i), where [i == j] is 1 or 0
+        dmasked_i = sum_j datt_j att_j ([i == j] - att_i)
+                  = datt_i att_i - att_i sum_j datt_j att_j
+                  = att_i (datt_i - dot), with dot = sum_j datt_j att_j
 
-    Where the mask was -inf, a_i is 0, and so is the gradient: the mask needs no line of its own.
+    Where the mask was -inf, att_i is 0, and so is dmasked_i: the mask needs no line of its own.
     """
     q, k, v, scale, att, dropout_mask = cache
     # mix = kept @ v

@@ -30,14 +30,15 @@ def cross_entropy_forward(logits, targets):
 def cross_entropy_backward(dloss, cache):
     """Undo `cross_entropy_forward`: dloss (a number, 1.0 for training) -> dlogits (..., V).
 
-    Fused: dprobs, dexps, dtotal, dat_target and dshifted are skipped. For one row with target k, and
-    p = softmax(logits),
+    Fused: dat_target, dtotal, dexps and dshifted are skipped; dprobs is 0, because the loss does not
+    read probs. For one row with the target k, without the maximum, which cancels:
 
-        loss = log(sum_j exp(logits_j)) - logits_k
-        dloss/dlogits_i = exp(logits_i) / sum_j exp(logits_j) - [i == k] = p_i - [i == k]
+        losses = log(sum_j exp(logits_j)) - logits_k
+        the derivative of the logarithm by logits_i is exp(logits_i) / sum_j exp(logits_j) = probs_i
+        the derivative of logits_k by logits_i is 1 for i = k and 0 elsewhere: true_i
+        dlogits_i = (probs_i - true_i) dlosses
 
-    so the gradient is the predicted minus the true distribution. (The subtracted maximum cancels: it was added to both
-    terms.) Every row of it sums to zero.
+    So the gradient is the predicted minus the true distribution. Both sum to 1, so a row of it to 0.
     """
     probs, column, counted, count = cache
     # loss = np.where(counted, losses, 0.0).sum() / count
@@ -47,7 +48,6 @@ def cross_entropy_backward(dloss, cache):
     # total = exps.sum(axis=-1, keepdims=True)
     # at_target = np.take_along_axis(shifted, column, axis=-1)
     # losses = np.log(total) - at_target, these five lines in one step
-    dlogits = probs * dlosses                                       # (..., V)
-    dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1) - dlosses      # (..., 1)
-    np.put_along_axis(dlogits, column, dlogits_at_target, axis=-1)
+    true = np.arange(probs.shape[-1], like=column) == column        # (..., V) 1 at the target
+    dlogits = (probs - true) * dlosses                              # (..., V) predicted minus true
     return dlogits
