@@ -32,14 +32,19 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
 def attention_backward(dmix, cache):
     """Undo `attention_forward`: dmix (B, H, T, D) -> dq (B, H, T, D), dk and dv (B, H, S, D).
 
-    Fused: dtotal, dexps and dlargest are skipped. For one row, att = softmax(masked):
+    Fused: dtotal, dexps and dlargest are skipped. Line by line, in one row of the softmax:
 
-        the derivative of att_j by masked_i is att_j ([i == j] - att_i), where [i == j] is 1 or 0
-        dmasked_i = sum_j datt_j att_j ([i == j] - att_i)
-                  = datt_i att_i - att_i sum_j datt_j att_j
-                  = att_i (datt_i - dot), with dot = sum_j datt_j att_j
+        dot = sum(datt att)                             below
+        dtotal = -sum(datt exps) / total^2              att = exps / total
+               = -dot / total
+        dexps = datt / total + dtotal                   used twice: att, and total = sum(exps)
+              = (datt - dot) / total
+        dlargest = -sum(dexps exps)                     exps = exp(masked - largest)
+                 = -sum(att (datt - dot)) = 0           because sum(att) = 1
+        dmasked = exps dexps
+                = att (datt - dot)
 
-    Where the mask was -inf, att_i is 0, and so is dmasked_i: the mask needs no line of its own.
+    Where the mask was -inf, att is 0, and so is dmasked: the mask needs no line of its own.
     """
     q, k, v, scale, att, dropout_mask = cache
     # mix = kept @ v

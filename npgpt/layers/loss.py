@@ -30,15 +30,18 @@ def cross_entropy_forward(logits, targets):
 def cross_entropy_backward(dloss, cache):
     """Undo `cross_entropy_forward`: dloss (a number, 1.0 for training) -> dlogits (..., V).
 
-    Fused: dat_target, dtotal, dexps and dshifted are skipped; dprobs is 0, because the loss does not
-    read probs. For one row with the target k, without the maximum, which cancels:
+    Fused: dprobs, dat_target, dtotal, dexps and dshifted are skipped. Line by line, in one row:
 
-        losses = log(sum_j exp(logits_j)) - logits_k
-        the derivative of the logarithm by logits_i is exp(logits_i) / sum_j exp(logits_j) = probs_i
-        the derivative of logits_k by logits_i is 1 for i = k and 0 elsewhere: true_i
-        dlogits_i = (probs_i - true_i) dlosses
+        dprobs = 0                                      the loss does not read probs
+        dat_target = -dlosses                           losses = log(total) - at_target
+        dtotal = dlosses / total
+        dexps = dtotal                                  total = sum(exps)
+        dshifted = exps dexps + true dat_target         used twice: exps = exp(shifted), and at_target
+                 = (probs - true) dlosses               because probs = exps / total
+        dlogits = dshifted                              shifted = logits - max(logits)
 
-    So the gradient is the predicted minus the true distribution. Both sum to 1, so a row of it to 0.
+    So the gradient is the predicted minus the true distribution, which is 1 at the target. Both sum to
+    1, so a row of dshifted sums to 0, and max(logits), which is subtracted in the whole row, gets 0.
     """
     probs, column, counted, count = cache
     # loss = np.where(counted, losses, 0.0).sum() / count
