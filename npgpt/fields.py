@@ -6,7 +6,7 @@ from typing import Any
 
 
 def option(default, help, group="") -> Any:
-    """Return a field with a default and a help text. group: the title of those that begin with it."""
+    """Return a field with a default and a help text. group: the title of the fields from it on."""
     return dataclasses.field(default=default, metadata={"help": help, "group": group})
 
 

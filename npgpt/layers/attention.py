@@ -7,14 +7,14 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     """Compute mix = softmax(q k^T scale + mask) v for each batch entry and head.
 
     q (B, H, T, D) queries, k and v (B, H, S, D) keys and values (S = T in training), scale a Python
-    float, mask (T, S) or (B, 1 or H, T, S) with 0 where a query may see a key and -inf where not, or
-    None; dropout_mask (B, H, T, S) of zeros and 1 / (1 - p), or None -> mix (B, H, T, D), cache.
+    float, mask (T, S) or (B, 1 or H, T, S) with 0 where a query may see a key and -inf where not,
+    or None; dropout_mask (B, H, T, S) of zeros and 1 / (1 - p), or None -> mix (B, H, T, D), cache.
     (Vaswani et al. 2017, arXiv:1706.03762.)
 
     The largest score of each row is subtracted: the softmax does not change, and exp cannot overflow. Each query must
     see at least one key; `check_mask` in npgpt/model/batch.py takes care of it.
 
-    The cache holds q, k, v and att. att is large, S values for each position and head, but recomputing
+    The cache holds q, k, v and att. att is large, S values for each position and head. Recomputing
     it would cost half of the forward's matmuls (one of two) and the softmax.
     """
     scores = q @ k.swapaxes(-1, -2)                                     # (B, H, T, S)

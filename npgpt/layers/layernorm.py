@@ -25,12 +25,12 @@ def layernorm_forward(x, weight, bias=None, eps=1e-5):
 def layernorm_backward(dy, cache):
     """Undo `layernorm_forward`: dy (..., C) -> dx (..., C), dweight (C,), dbias (C,) or None.
 
-    Fused: drstd, dvar, dcentred and dmean are skipped. All sums and means are over the C channels of
-    one position. The cache gives centred = xhat / rstd.
+    Fused: drstd, dvar, dcentred and dmean are skipped. Line by line, with sums and means over the C
+    channels of one position:
 
         m = mean(dxhat xhat)                            mean_dxhat_xhat below
         drstd = sum(dxhat centred)                      xhat = centred rstd, in C channels
-              = C m / rstd
+              = C m / rstd                              because centred = xhat / rstd
         dvar = drstd (-1/2) rstd^3                      rstd = (var + eps)^(-1/2)
              = -C/2 rstd^2 m
         dcentred = rstd dxhat + dvar 2 centred / C      used twice: xhat, and var = mean(centred^2)
@@ -40,9 +40,9 @@ def layernorm_backward(dy, cache):
         dx = dcentred + dmean / C                       used twice: centred, and mean = sum(x) / C
            = rstd (dxhat - mean(dxhat) - xhat m)
 
-    In words: the gradient loses its part along (1, …, 1) and its part along xhat, because moving x in
-    these two directions, a shift or a stretch, does not change xhat. (eps is not stretched with x, so
-    eps / (var + eps) of the part along xhat stays.)
+    In words: the gradient loses its part along (1, …, 1) and its part along xhat, because moving x
+    in these two directions, a shift or a stretch, does not change xhat. (eps is not stretched with
+    x, so eps / (var + eps) of the part along xhat stays.)
     """
     xhat, rstd, weight, has_bias = cache
     C = xhat.shape[-1]

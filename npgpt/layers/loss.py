@@ -36,12 +36,13 @@ def cross_entropy_backward(dloss, cache):
         dat_target = -dlosses                           losses = log(total) - at_target
         dtotal = dlosses / total
         dexps = dtotal                                  total = sum(exps)
-        dshifted = exps dexps + true dat_target         used twice: exps = exp(shifted), and at_target
+        dshifted = exps dexps + true dat_target         used twice: exp(shifted), and at_target
                  = (probs - true) dlosses               because probs = exps / total
         dlogits = dshifted                              shifted = logits - max(logits)
 
-    So the gradient is the predicted minus the true distribution, which is 1 at the target. Both sum to
-    1, so a row of dshifted sums to 0, and max(logits), which is subtracted in the whole row, gets 0.
+    So the gradient is the predicted minus the true distribution, which is 1 at the target. Both sum
+    to 1, so a row of dshifted sums to 0: that is why max(logits), subtracted in the whole row, gets
+    no gradient.
     """
     probs, column, counted, count = cache
     # loss = np.where(counted, losses, 0.0).sum() / count
