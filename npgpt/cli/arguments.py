@@ -2,8 +2,6 @@
 
 import argparse
 import dataclasses
-import inspect
-import re
 import typing
 
 from npgpt.engine.choose import KERNELS
@@ -16,22 +14,22 @@ from npgpt.training.options import CHOICES, MODEL_FIELDS, PRESETS, TRAIN_FIELDS,
 def add_field_arguments(parser, dataclass, title, names):
     """Add a flag for each field in `names`. The parsed arguments have a field only if the user gave its flag.
 
-    The comment beside a field is its help, and a comment line above fields is the title of their group.
+    A field's metadata has its help; see npgpt/fields.py.
     """
-    defaults, choices = with_mup(load_preset("char-cpu")), CHOICES | {"activation": ACTIVATIONS, "positions": POSITIONS}
-    fields = {field.name: field for field in dataclasses.fields(dataclass)}
+    defaults = with_mup(load_preset("char-cpu"))
+    choices = CHOICES | {"activation": ACTIVATIONS, "positions": POSITIONS}
     group = parser.add_argument_group(title)
-    source = inspect.getsource(dataclass)
-    for subject, name, comment in re.findall(r"^    (?:# (.*)|(\w+): [^#\n]*(?:# (.*))?)$", source, re.MULTILINE):
+    for field in dataclasses.fields(dataclass):
+        name, subject = field.name, field.metadata["group"]
         if subject:
-            group = parser.add_argument_group(f"{title}: {subject.removesuffix(' of the model')}")
+            group = parser.add_argument_group(f"{title}: {subject}")
         if name not in names:
             continue
-        default = defaults.get(name, fields[name].default)
-        text = comment.replace("None: ", "by default: ")
+        default = defaults.get(name, field.default)
+        text = field.metadata["help"].replace("None: ", "by default: ")
         options = {"dest": name, "default": argparse.SUPPRESS,
                    "help": text + (f" (default: {default})" if default is not None else "")}
-        flag, kind = "--" + name.replace("_", "-"), fields[name].type
+        flag, kind = "--" + name.replace("_", "-"), field.type
         kind, *_ = typing.get_args(kind) or [kind]          # of `int | None`, int
         if kind is bool:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)

@@ -16,15 +16,16 @@ def causal_mask(mask, x):
 def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     """Compute mix = softmax(q k^T scale + mask) v for each batch entry and head.
 
-    q (B, H, T, D) queries, k and v (B, H, S, D) keys and values (S = T in training), scale a Python float, mask (T, S)
-    or (B, 1, T, S) with 0 where a query may see a key and -inf where not, or None; dropout_mask (B, H, T, S) of zeros
-    and 1 / (1 - p), or None -> mix (B, H, T, D), cache. (Vaswani et al. 2017, arXiv:1706.03762.)
+    q (B, H, T, D) queries, k and v (B, H, S, D) keys and values (S = T in training), scale a Python
+    float, mask (T, S) or (B, 1 or H, T, S) with 0 where a query may see a key and -inf where not,
+    or None; dropout_mask (B, H, T, S) of zeros and 1 / (1 - p), or None -> mix (B, H, T, D), cache.
+    (Vaswani et al. 2017, arXiv:1706.03762.)
 
     The largest score of each row is subtracted: the softmax does not change, and exp cannot overflow. Each query must
     see at least one key; `check_mask` in npgpt/model/batch.py takes care of it.
 
-    The cache holds q, k, v and att. att is the largest array of the model (S values for each position and head), but
-    recomputing it would cost a third of the forward's matmuls and both passes of the softmax.
+    The cache holds q, k, v and att. att is large, S values for each position and head. Recomputing
+    it would cost half of the forward's matmuls (one of two) and the softmax.
     """
     scores = q @ k.swapaxes(-1, -2)                                     # (B, H, T, S)
     scaled = scores * scale                                             # (B, H, T, S)
@@ -41,12 +42,19 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
 def attention_backward(dmix, cache):
     """Undo `attention_forward`: dmix (B, H, T, D) -> dq (B, H, T, D), dk and dv (B, H, S, D).
 
-    Fused: dtotal, dexps and dlargest are skipped. For one row of the softmax, with a = softmax(m):
+    Fused: dtotal, dexps and dlargest are skipped. Line by line, in one row of the softmax:
 
-        da_j/dm_i = a_j ([i == j] - a_i)
-        dm_i = sum_j datt_j a_j ([i == j] - a_i) = a_i (datt_i - sum_j datt_j a_j)
+        dot = sum(datt att)                             below
+        dtotal = -sum(datt exps) / total^2              att = exps / total
+               = -dot / total
+        dexps = datt / total + dtotal                   used twice: att, and total = sum(exps)
+              = (datt - dot) / total
+        dlargest = -sum(dexps exps)                     exps = exp(masked - largest)
+                 = -sum(att (datt - dot)) = 0           because sum(att) = 1
+        dmasked = exps dexps
+                = att (datt - dot)
 
-    Where the mask was -inf, a_i is 0, and so is the gradient: the mask needs no line of its own.
+    Where the mask was -inf, att is 0, and so is dmasked: the mask needs no line of its own.
     """
     q, k, v, scale, att, dropout_mask = cache
     # mix = kept @ v

@@ -19,8 +19,9 @@ def embedding_forward(idx, wte, wpe):
 def embedding_backward(dx, cache):
     """Undo `embedding_forward`: dx (B, T, C) -> dwte (V, C), dwpe (block_size, C).
 
-    A row that was read n times gets the sum of n gradients. `dwte[idx] += dx` would be wrong: NumPy reads, adds and
-    writes each index once, so that of a repeated token only the last gradient would survive. np.add.at adds them all.
+    A row that was read n times gets the sum of n gradients. `dwte[idx] += dx` would be wrong: for
+    each place of a repeated token NumPy reads the old row, and the last write wins. np.add.at adds
+    them all.
     """
     idx, vocab_size, block_size = cache
     B, T, C = dx.shape

@@ -25,24 +25,24 @@ def layernorm_forward(x, weight, bias=None, eps=1e-5):
 def layernorm_backward(dy, cache):
     """Undo `layernorm_forward`: dy (..., C) -> dx (..., C), dweight (C,), dbias (C,) or None.
 
-    Fused: dmean, dcentred, dvar and drstd are skipped. Line by line they would be (all means over the C channels of
-    one position):
+    Fused: drstd, dvar, dcentred and dmean are skipped. Line by line, with sums and means over the C
+    channels of one position:
 
-        xhat = centred rstd             dcentred = dxhat rstd + …       drstd = sum(dxhat centred)
-        rstd = (var + eps)^(-1/2)       dvar     = drstd (-1/2) rstd^3
-        var  = mean(centred^2)          dcentred = … + dvar 2 centred / C
-        centred = x - mean(x)           dx       = dcentred - mean(dcentred)
+        m = mean(dxhat xhat)                            mean_dxhat_xhat below
+        drstd = sum(dxhat centred)                      xhat = centred rstd, in C channels
+              = C m / rstd                              because centred = xhat / rstd
+        dvar = drstd (-1/2) rstd^3                      rstd = (var + eps)^(-1/2)
+             = -C/2 rstd^2 m
+        dcentred = rstd dxhat + dvar 2 centred / C      used twice: xhat, and var = mean(centred^2)
+                 = rstd (dxhat - xhat m)
+        dmean = -sum(dcentred)                          centred = x - mean, in C channels
+              = -C rstd mean(dxhat)                     because sum(xhat) = 0
+        dx = dcentred + dmean / C                       used twice: centred, and mean = sum(x) / C
+           = rstd (dxhat - mean(dxhat) - xhat m)
 
-    Insert the second and third into dcentred, and use centred = xhat / rstd:
-
-        dcentred = rstd (dxhat - xhat mean(dxhat xhat))
-
-    The last line subtracts the mean of that. xhat has mean zero, so only the mean of dxhat is left to subtract:
-
-        dx = rstd (dxhat - mean(dxhat) - xhat mean(dxhat xhat))
-
-    In words: the gradient loses its part along (1, …, 1) and its part along xhat, because moving x in these two
-    directions, a shift or a stretch, does not change xhat at all (except for eps, which rstd takes into account).
+    In words: the gradient loses its part along (1, …, 1) and its part along xhat, because moving x
+    in these two directions, a shift or a stretch, does not change xhat. (eps is not stretched with
+    x, so eps / (var + eps) of the part along xhat stays.)
     """
     xhat, rstd, weight, has_bias = cache
     C = xhat.shape[-1]

@@ -21,7 +21,7 @@ def linear_forward(x, weight, bias=None):
 def linear_backward(dy, cache):
     """Undo `linear_forward`: dy (..., n_out) -> dx (..., n_in), dweight (n_in, n_out), dbias (n_out,) or None.
 
-    With y_nj = sum_i x_ni W_ij + b_j:
+    With y_nj = sum_i x_ni W_ij + b_j, where W is the weight and b the bias:
 
         dx_ni = sum_j dy_nj W_ij     ->  dy @ W.T
         dW_ij = sum_n x_ni dy_nj     ->  x.T @ dy

@@ -30,14 +30,19 @@ def cross_entropy_forward(logits, targets):
 def cross_entropy_backward(dloss, cache):
     """Undo `cross_entropy_forward`: dloss (a number, 1.0 for training) -> dlogits (..., V).
 
-    Fused: dprobs, dexps, dtotal, dat_target and dshifted are skipped. For one row with target k, and
-    p = softmax(logits),
+    Fused: dprobs, dat_target, dtotal, dexps and dshifted are skipped. Line by line, in one row:
 
-        loss = log(sum_j exp(logits_j)) - logits_k
-        dloss/dlogits_i = exp(logits_i) / sum_j exp(logits_j) - [i == k] = p_i - [i == k]
+        dprobs = 0                                      the loss does not read probs
+        dat_target = -dlosses                           losses = log(total) - at_target
+        dtotal = dlosses / total
+        dexps = dtotal                                  total = sum(exps)
+        dshifted = exps dexps + true dat_target         used twice: exp(shifted), and at_target
+                 = (probs - true) dlosses               because probs = exps / total
+        dlogits = dshifted                              shifted = logits - max(logits)
 
-    so the gradient is the predicted minus the true distribution. (The subtracted maximum cancels: it was added to both
-    terms.) Every row of it sums to zero.
+    So the gradient is the predicted minus the true distribution, which is 1 at the target. Both sum
+    to 1, so a row of dshifted sums to 0: that is why max(logits), subtracted in the whole row, gets
+    no gradient.
     """
     probs, column, counted, count = cache
     # loss = np.where(counted, losses, 0.0).sum() / count
@@ -47,7 +52,6 @@ def cross_entropy_backward(dloss, cache):
     # total = exps.sum(axis=-1, keepdims=True)
     # at_target = np.take_along_axis(shifted, column, axis=-1)
     # losses = np.log(total) - at_target, these five lines in one step
-    dlogits = probs * dlosses                                       # (..., V)
-    dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1) - dlosses      # (..., 1)
-    np.put_along_axis(dlogits, column, dlogits_at_target, axis=-1)
+    true = np.arange(probs.shape[-1], like=column) == column        # (..., V) 1 at the target
+    dlogits = (probs - true) * dlosses                              # (..., V) predicted minus true
     return dlogits

@@ -6,6 +6,7 @@ import math
 
 from npgpt.checks import check_choice, check_real, check_whole, plain_numbers, require
 from npgpt.errors import UserError
+from npgpt.fields import documented, option
 from npgpt.model.block import GPT2, Block, asked
 
 MOST_LAYERS = 1024
@@ -18,6 +19,7 @@ FOLLOWS = {"qkv_bias": "bias", "mlp_bias": "bias", "embd_pdrop": "dropout", "att
            "resid_pdrop": "dropout", "mlp_pdrop": "resid_pdrop", "lora_alpha": "lora_rank"}
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class GPTConfig:
     """The shape of a GPT. The defaults are GPT-2's own choices at the size of the `char-cpu` preset.
@@ -27,43 +29,47 @@ class GPTConfig:
     Raises UserError (a ValueError), naming the field, for invalid values.
     """
 
-    # sizes
-    vocab_size: int = 65                    # V
-    block_size: int = 64                    # the longest context, in tokens
-    n_layer: int = 4                        # blocks
-    n_head: int = 4                         # attention heads; they divide the width
-    n_embd: int = 128                       # C, the width
-    n_inner: int | None = None              # the MLP's hidden width; None: 4 n_embd
-    # biases
-    bias: bool = True                       # in the linear layers and LayerNorms
-    qkv_bias: bool | None = None            # of queries, keys and values; None: as `bias`
-    mlp_bias: bool | None = None            # of the MLP's two linear layers; None: as `bias`
-    lm_head_bias: bool = False              # of the logits, also if their matrix is tied
-    # dropout
-    dropout: float = 0.0                    # after the embedding, on the attention weights, after attention and MLP
-    embd_pdrop: float | None = None         # dropout after the embedding; None: as `dropout`
-    attn_pdrop: float | None = None         # dropout on the attention weights; None: as `dropout`
-    resid_pdrop: float | None = None        # dropout after attention and after the MLP; None: as `dropout`
-    mlp_pdrop: float | None = None          # dropout after the MLP; None: as `resid_pdrop`
-    # attention
-    causal: bool = True                     # False: an encoder, every position sees every other
-    scale_attn_weights: bool = True         # scores divided by sqrt(head size)
-    scale_attn_by_inverse_layer_idx: bool = False   # scores of block i divided by i + 1 as well
-    # the rest of the model
-    activation: str = "gelu_tanh"           # OpenAI's form; "gelu" is the exact one, nanoGPT's
-    layer_norm_epsilon: float = 1e-5        # added to the variance in a LayerNorm
-    embedding_layer_norm: bool = False      # a LayerNorm, "ln_e", right after the embedding
-    final_layer_norm: bool = True           # a LayerNorm, "ln_f", right before the head
-    tie_word_embeddings: bool = True        # the head's matrix is the token embedding
-    positions: str = "learned"              # none: without GPT-2's wpe, for a block that has positions of its own
-    initializer_range: float = 0.02         # standard deviation of fresh weights; GPT-2's is for hundreds of channels
-    # additions to GPT-2
-    lora_rank: int = 0                      # r of LoRA on every c_attn and c_proj, which alone is trained then; 0: none
-    lora_alpha: float | None = None         # LoRA's update x A B is multiplied by alpha / r; None: alpha = r
-    block: Block = GPT2                     # GPT-2's, or one's own; see `GPT`
-    # tokens
-    bos_token_id: int | None = None         # the token that begins a text
-    eos_token_id: int | None = None         # the token that ends a text
+    vocab_size: int = option(65, "V", group="sizes")
+    block_size: int = option(64, "the longest context, in tokens")
+    n_layer: int = option(4, "blocks")
+    n_head: int = option(4, "attention heads; they divide the width")
+    n_embd: int = option(128, "C, the width")
+    n_inner: int | None = option(None, "the MLP's hidden width; None: 4 n_embd")
+    bias: bool = option(True, "in the linear layers and LayerNorms", group="biases")
+    qkv_bias: bool | None = option(None, "of queries, keys and values; None: as `bias`")
+    mlp_bias: bool | None = option(None, "of the MLP's two linear layers; None: as `bias`")
+    lm_head_bias: bool = option(False, "of the logits, also if their matrix is tied")
+    dropout: float = option(
+        0.0, "after the embedding, on the attention weights, after attention and MLP",
+        group="dropout")
+    embd_pdrop: float | None = option(None, "dropout after the embedding; None: as `dropout`")
+    attn_pdrop: float | None = option(None, "dropout on the attention weights; None: as `dropout`")
+    resid_pdrop: float | None = option(
+        None, "dropout after attention and after the MLP; None: as `dropout`")
+    mlp_pdrop: float | None = option(None, "dropout after the MLP; None: as `resid_pdrop`")
+    causal: bool = option(
+        True, "False: an encoder, every position sees every other", group="attention")
+    scale_attn_weights: bool = option(True, "scores divided by sqrt(head size)")
+    scale_attn_by_inverse_layer_idx: bool = option(
+        False, "scores of block i divided by i + 1 as well")
+    activation: str = option(
+        "gelu_tanh", "OpenAI's form; \"gelu\" is the exact one, nanoGPT's", group="the rest")
+    layer_norm_epsilon: float = option(1e-5, "added to the variance in a LayerNorm")
+    embedding_layer_norm: bool = option(False, 'a LayerNorm, "ln_e", right after the embedding')
+    final_layer_norm: bool = option(True, 'a LayerNorm, "ln_f", right before the head')
+    tie_word_embeddings: bool = option(True, "the head's matrix is the token embedding")
+    positions: str = option(
+        "learned", "none: without GPT-2's wpe, for a block that has positions of its own")
+    initializer_range: float = option(
+        0.02, "standard deviation of fresh weights; GPT-2's is for hundreds of channels")
+    lora_rank: int = option(
+        0, "r of LoRA on every c_attn and c_proj, which alone is trained then; 0: none",
+        group="additions to GPT-2")
+    lora_alpha: float | None = option(
+        None, "LoRA's update x A B is multiplied by alpha / r; None: alpha = r")
+    block: Block = option(GPT2, "GPT-2's, or one's own; see `GPT`")
+    bos_token_id: int | None = option(None, "the token that begins a text", group="tokens")
+    eos_token_id: int | None = option(None, "the token that ends a text")
 
     def __post_init__(self):
         plain_numbers(self)

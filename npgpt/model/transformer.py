@@ -36,7 +36,7 @@ def self_attention_forward(x, p, config, layer, mask, dropout_mask, ops):
 
     x (B, T, C), mask (T, T) or (B, 1 or H, T, T) with 0 where a position sees another and -inf where not, or None;
     dropout_mask (B, H, T, T) drops attention weights, or None -> y (B, T, C), cache. The scores are divided by sqrt(D),
-    because the dot product of two random vectors of D unit values has variance D.
+    because the dot product of two vectors of D random values of variance 1 has variance D.
     """
     B, T, _ = x.shape
     qkv, c_attn = ops.linear_forward(x, **p["c_attn"])                          # (B, T, 3 C)

@@ -10,6 +10,7 @@ from npgpt.checkpoints.run import Checkpoint
 from npgpt.checks import MOST, MOST_SEED, check_choice, check_real, check_whole, plain_numbers, require
 from npgpt.data.batches import Crops
 from npgpt.errors import UserError
+from npgpt.fields import documented, option
 from npgpt.files import read_toml
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import INITS
@@ -19,36 +20,42 @@ PRESETS = {path.stem: path for path in sorted((Path(__file__).parent / "presets"
 CHOICES = {"sampling": ("random", "sequential"), "decay": DECAYS, "dtype": DTYPES, "init": INITS}
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class TrainOptions:
-    """The hyperparameters of a training run, with nanoGPT's names. `npgpt train --help` shows the comments.
+    """The hyperparameters of a training run, with nanoGPT's names.
 
     Raises UserError, naming the field, for an invalid value.
     """
 
-    batch_size: int = 12                    # sequences in a micro-batch
-    crop_length: int = 0                    # tokens in a sequence; 0: the model's block_size
-    gradient_accumulation_steps: int = 1    # micro-batches in a step
-    sampling: str = "random"                # random, or sequential: batches in the order of the data, repeatedly
-    epochs: int = 0                         # passes over the data, instead of max_iters
-    learning_rate: float = 1e-3             # the maximum rate, reached at the end of the warm-up
-    min_lr: float = 1e-4                    # the minimum rate, at the end of the cosine decay
-    max_iters: int = 2000                   # steps in total
-    lr_decay_iters: int | None = None       # the step at which the rate reaches min_lr; None: max_iters; 0: no decay
-    warmup_iters: int = 100                 # steps of linear warm-up
-    weight_decay: float = 0.1               # each step multiplies decaying parameters by 1 - learning rate * this
-    decay: str = "matrices"                 # matrices, or all: also biases and LayerNorm gains, as in torch
-    beta1: float = 0.9                      # AdamW's decay rate of the mean of gradients
-    beta2: float = 0.99                     # AdamW's decay rate of the mean of squared gradients
-    grad_clip: float = 1.0                  # maximum global norm of the gradient; 0: no clipping
-    eval_interval: int = 250                # steps between evaluations, each of which saves a checkpoint
-    eval_iters: int = 20                    # batches of each split in an evaluation
-    log_interval: int = 10                  # steps between records in metrics.jsonl
-    seed: int = 1337                        # of the initial weights, the batches and dropout
-    dtype: str = "float32"                  # float32 or float64; on a GPU also tf32 and bfloat16
-    eps: float = 1e-8                       # AdamW's; added to the root of the mean of squared gradients
-    init: str = "gpt2"                      # fresh weights: gpt2, half-wpe, torch or normal: see `initialize`
-    val_fraction: float = 0.1               # the end of a text that is used for validation; 0: no validation
+    batch_size: int = option(12, "sequences in a micro-batch")
+    crop_length: int = option(0, "tokens in a sequence; 0: the model's block_size")
+    gradient_accumulation_steps: int = option(1, "micro-batches in a step")
+    sampling: str = option(
+        "random", "random, or sequential: batches in the order of the data, repeatedly")
+    epochs: int = option(0, "passes over the data, instead of max_iters")
+    learning_rate: float = option(1e-3, "the maximum rate, reached at the end of the warm-up")
+    min_lr: float = option(1e-4, "the minimum rate, at the end of the cosine decay")
+    max_iters: int = option(2000, "steps in total")
+    lr_decay_iters: int | None = option(
+        None, "the step at which the rate reaches min_lr; None: max_iters; 0: no decay")
+    warmup_iters: int = option(100, "steps of linear warm-up")
+    weight_decay: float = option(
+        0.1, "each step multiplies decaying parameters by 1 - learning rate * this")
+    decay: str = option(
+        "matrices", "matrices, or all: also biases and LayerNorm gains, as in torch")
+    beta1: float = option(0.9, "AdamW's decay rate of the mean of gradients")
+    beta2: float = option(0.99, "AdamW's decay rate of the mean of squared gradients")
+    grad_clip: float = option(1.0, "maximum global norm of the gradient; 0: no clipping")
+    eval_interval: int = option(250, "steps between evaluations, each of which saves a checkpoint")
+    eval_iters: int = option(20, "batches of each split in an evaluation")
+    log_interval: int = option(10, "steps between records in metrics.jsonl")
+    seed: int = option(1337, "of the initial weights, the batches and dropout")
+    dtype: str = option("float32", "float32 or float64; on a GPU also tf32 and bfloat16")
+    eps: float = option(1e-8, "AdamW's; added to the root of the mean of squared gradients")
+    init: str = option("gpt2", "fresh weights: gpt2, half-wpe, torch or normal: see `initialize`")
+    val_fraction: float = option(
+        0.1, "the end of a text that is used for validation; 0: no validation")
 
     def __post_init__(self):
         plain_numbers(self)

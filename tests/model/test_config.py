@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from npgpt import GPTConfig
+from npgpt import GPTConfig, TrainOptions
 from npgpt.checkpoints.config_json import config_from_fields, config_to_fields
 
 
@@ -40,3 +40,12 @@ def test_the_scale_of_the_scores():
     assert GPTConfig(n_embd=64, n_head=2).attention_scale(3) == pytest.approx(32**-0.5)
     assert GPTConfig(n_embd=64, n_head=2).attention_scale(3, head_size=9) == pytest.approx(1 / 3)
     assert GPTConfig(scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True).attention_scale(3) == 0.25
+
+
+@pytest.mark.parametrize("cls", [GPTConfig, TrainOptions])
+def test_the_docstring_says_what_each_field_is(cls):
+    """pdoc and `help` show it; the flags of the command have the same texts."""
+    lines = cls.__doc__.splitlines()
+    for field in dataclasses.fields(cls):
+        assert field.metadata["help"]
+        assert lines.count(f"* `{field.name}`: {field.metadata['help']}") == 1

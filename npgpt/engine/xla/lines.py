@@ -36,7 +36,8 @@ class Spelled(ast.NodeTransformer):
             case ast.Expr(ast.Call(ast.Attribute(ast.Attribute(_, "add"), "at"), [array, index, x])):
                 return spelled(node, "{0} = {0}.at[{1}].add({2})", array, index, x)
             case ast.Expr(ast.Call(ast.Attribute(_, "put_along_axis"), [array, index, x], [axis])):
-                return spelled(node, "{0} = np.put_along_axis({0}, {1}, {2}, {3})", array, index, x, axis)
+                text = "{0} = np.put_along_axis({0}, {1}, {2}, {3}, inplace=False)"
+                return spelled(node, text, array, index, x, axis)
         return node
 
     def visit_Import(self, node):           # NumPy is given
@@ -91,19 +92,9 @@ def matmul(dtype, a, b):
     return jnp.matmul(a, b, precision=tf32 if dtype == "tf32" else jax.lax.Precision.HIGHEST)
 
 
-def put_along_axis(array, index, x, axis):
-    """Set items in a new array: one in each row without a scatter, which XLA would do by sorting.
-    """
-    if axis != -1 or index.shape[-1] > 1:
-        return jnp.put_along_axis(array, index, x, axis, inplace=False)
-    n = array.shape[-1]
-    return jnp.where(jnp.arange(n) == index % n, x, array).astype(array.dtype)
-
-
 def lines(dtype, block):
     """Return the lesson for XLA: its table of operations, the transformer, the block's functions, AdamW's update."""
-    own = {"matmul": functools.partial(matmul, dtype), "put_along_axis": put_along_axis}
-    np = SimpleNamespace(**{**vars(jnp), **own})
+    np = SimpleNamespace(**{**vars(jnp), "matmul": functools.partial(matmul, dtype)})
     again = {}
     for module in {inspect.getmodule(getattr(layers, name)) for name in layers.__all__} - {None}:
         again |= vars(loaded_again(module, np))

@@ -17,6 +17,14 @@ CROSS_ENTROPY = [
         rows[np.arange(len(rows)), column.ravel()] -= dlosses.ravel()
         return rows.reshape(probs.shape)
         """),
+    right("in two steps", body="""
+        probs, column, counted, count = cache
+        dlosses = np.where(counted, dloss / count, 0.0)
+        dlogits = probs * dlosses
+        at_target = np.take_along_axis(dlogits, column, axis=-1) - dlosses
+        np.put_along_axis(dlogits, column, at_target, axis=-1)
+        return dlogits
+        """),
     right("by way of dprobs", body="""
         probs, column, counted, count = cache
         dlosses = np.where(counted, dloss / count, 0.0)
@@ -60,20 +68,33 @@ CROSS_ENTROPY = [
     wrong("dlosses = np.where(counted, dloss, 0.0)"),
     wrong("dlosses = dloss / count"),
     wrong("dlosses = np.where(counted, dloss / counted.size, 0.0)"),
-    wrong("dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1)"),
-    wrong(at="dlogits = probs * dlosses", body="""
+    wrong("dlogits = probs * dlosses"),
+    wrong("dlogits = probs * dlosses - true"),
+    wrong("dlogits = (true - probs) * dlosses"),
+    wrong("dlogits = np.where(true, -dlosses, probs * dlosses)"),
+    wrong("dlogits = true * (probs - true) * dlosses"),
+    wrong("true = np.arange(probs.shape[-1]) >= column", at="dlogits = (probs - true) * dlosses"),
+    wrong("true = np.arange(len(probs)) == column", at="dlogits = (probs - true) * dlosses"),
+    wrong(at="dlogits *= dlosses", body="""
+        probs, column, counted, count = cache
+        dlosses = np.where(counted, dloss / count, 0.0)
+        dlogits = probs
+        dlogits *= dlosses
+        at_target = np.take_along_axis(dlogits, column, axis=-1) - dlosses
+        np.put_along_axis(dlogits, column, at_target, axis=-1)
+        return dlogits
+        """),
+    wrong(at="dlogits[column] -= dlosses", body="""
         probs, column, counted, count = cache
         dlosses = np.where(counted, dloss / count, 0.0)
         dlogits = probs * dlosses
+        dlogits[column] -= dlosses
         return dlogits
         """),
-    wrong("dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1) - 1.0"),
-    wrong("np.put_along_axis(dlogits, column, -dlosses, axis=-1)"),
-    wrong("np.put_along_axis(probs, column, dlogits_at_target, axis=-1)"),
-    wrong(("dlogits = probs * dlosses", "dlogits = probs\n    dlogits *= dlosses"), at="dlogits *= dlosses"),
-    wrong(("dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1) - dlosses", "dlogits[column] -= dlosses"),
-          ("np.put_along_axis(dlogits, column, dlogits_at_target, axis=-1)", "dlogits = dlogits + 0.0")),
-    wrong("np.put_along_axis(dlogits, column, dlogits_at_target, axis=1)"),
+    wrong("np.put_along_axis(dlogits, column, -dlosses, axis=-1)", of="in two steps"),
+    wrong("np.put_along_axis(probs, column, at_target, axis=-1)", of="in two steps"),
+    wrong("np.put_along_axis(dlogits, column, at_target, axis=1)", of="in two steps"),
+    wrong(("axis=-1) - dlosses", "axis=-1) - 1.0"), of="in two steps"),
     wrong("return dlogits, None"),
     wrong((" / np.take_along_axis(probs, column, axis=-1)", ""), of="by way of dprobs"),
     wrong(("/= count", "/= B * T"), of="in place"),
