@@ -17,7 +17,7 @@ from npgpt.checks import MOST_SEED, MOST_THREADS, check_choice, check_whole, req
 from npgpt.engine.activations import Activations, Looking
 from npgpt.engine.choose import KERNELS, make_engine
 from npgpt.engine.kv_cache import KVCache
-from npgpt.engine.ops import headless, with_lora, without_caches
+from npgpt.engine.ops import headless, with_lora, without_caches, without_frozen
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
@@ -79,7 +79,7 @@ class GPT:
         self.params, self.engine = make_engine(config, dtype, device, threads or available_cores(), kernels, frozen)
         self.config, self.dtype = config, dtype
         self._where = dtype, device, threads, kernels
-        self.ops = with_lora(layers, config)
+        self.ops = without_frozen(with_lora(layers, config), self.params)
         self._cache: tuple | None = None
         if seed is not None:
             initialize(self.params, seed, init)

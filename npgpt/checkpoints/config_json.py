@@ -62,14 +62,16 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')
     known = own.get("block", {})
     require('"block"', known, isinstance(known, dict), "a block's name and SHA-256")
-    if "npgpt" in fields and known.get("sha256", GPT2.sha256) != block.sha256:      # GPT-2's block has none there
-        name = shown(known["name"]) if "name" in known else GPT2
-        raise UserError(f"the model has {name}, which is not {block} (the SHA-256 differ): give the model's block as "
-                        "--block, in Python as block=, and none for GPT-2's")
     values: dict = {OURS[name]: fields.get(name, default) for name, default in DEFAULTS.items()}
     check_choice('"activation_function"', values["activation"], ACTIVATIONS)
     values["activation"] = ACTIVATIONS[values["activation"]]
-    return GPTConfig(**values, **{**own, "block": block}).derived()
+    config = GPTConfig(**values, **{**own, "block": block}).derived()
+    same = known.get("sha256", GPT2.sha256) == block.sha256         # GPT-2's block has none there
+    if "npgpt" in fields and not same and (known or not block.additions(config)):
+        name = shown(known["name"]) if "name" in known else GPT2
+        raise UserError(f"the model has {name}, which is not {block} (the SHA-256 differ): give the model's block as "
+                        "--block, in Python as block=, and none for GPT-2's")
+    return config
 
 
 def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:

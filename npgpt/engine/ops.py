@@ -59,6 +59,28 @@ def with_lora(ops, config, all_gradients=False):
     return table(adapted, head_backward=head_backward, embedding_backward=lambda dx, cache: (0.0, 0.0))
 
 
+def without_frozen(ops, params):
+    """Return the table for a model: frozen embeddings cost no gradients.
+
+    A frozen matrix of the head gets 0 instead of the product dlogits^T x, and a block may call the
+    same functions for matrices of its own.
+    """
+    tied, trained = params.config.tie_word_embeddings, params.trained
+    name, replaced = "wte" if tied else "lm_head", {}
+
+    def head_backward(dlogits, cache):
+        if cache[1] is not params.tree[name]["weight"]:
+            return ops.head_backward(dlogits, cache)
+        return ops.linear_forward(dlogits, cache[1])[0], 0.0, None
+
+    frozen = f"{name}.weight" not in trained and "lm_head.bias" not in trained
+    if frozen and as_tested("gpt_backward", "linear_forward", "head_forward", "head_backward"):
+        replaced["head_backward"] = head_backward
+    if {"wte.weight", "wpe.weight"}.isdisjoint(trained) and as_tested("gpt_backward", "embedding_backward"):
+        replaced["embedding_backward"] = lambda dx, cache: (0.0, 0.0)
+    return table(ops, **replaced)
+
+
 def headless(ops):
     """Return the table without the head: it has what the head reads, x, and gets its gradient, dx.
 

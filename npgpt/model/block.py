@@ -37,8 +37,9 @@ class Block:
     "attn.c_attn.weight". Matrices are (in, out), and decay. init: a number, or how `initialize`
     draws: "linear", the matrix of a linear layer; "residual", of one whose result is added to the
     residual stream; "bias", of either; "normal". forward, backward: called as `block_forward` and
-    `block_backward` in npgpt/model/transformer.py. Each call returns new arrays. If the texts of a
-    batch depend on each other, as in a batch norm, no engine divides a batch. To continue texts,
+    `block_backward` in npgpt/model/transformer.py. Each call returns new arrays. A parameter of
+    which the backward returns no gradient must be frozen. If the texts of a batch depend on each
+    other, as in a batch norm, no engine divides a batch. To continue texts,
     the forward reads new tokens alone: others are seen only in `ops.attention_forward`, called
     once, with GPT-2's mask. An argument `positions` gets the tokens' positions then, (B, T)
     integers; otherwise it is None.
@@ -82,6 +83,11 @@ class Block:
                 require(f"{name} in parameters(config) of {self}", (shape, init), right,
                         f'such as "mlp.c_fc.weight": ((64, 256), "linear"); init is a number, or {", ".join(INITS)}')
         return found
+
+    def additions(self, config):
+        """Return the names that this block adds to GPT-2's parameters; none if it lacks some of those."""
+        ours, theirs = (each.parameters_of(config).keys() for each in (self, GPT2))
+        return ours - theirs if theirs <= ours else set()
 
     def trial(self, config):
         """Return x and dx_out (2, T, C), the parameters p of one block, and a mask.
@@ -141,6 +147,16 @@ class Block:
                             "another text: return new arrays and a new cache each time, draw no "
                             "random numbers")
 
+    def check_trained(self, config, trained):
+        """Raise UserError unless the backward returns the gradients of these parameters of a model."""
+        results, = self.tried(config)
+        for name in trained:
+            if name.startswith("h.") and f"the gradient of {name.split('.', 2)[2]}" not in results:
+                raise self.lacks(name)
+
+    def lacks(self, name):
+        return UserError(f"{self} returns no gradient of {name}: return it, or freeze it")
+
     def mixes_texts(self, config):
         """Return whether the results for a text of a batch depend on the other texts."""
         if self == GPT2:
@@ -175,8 +191,8 @@ class Block:
                 dx, dp = backward(dx_out, cache, ops)
                 self.check_kind("dx", dx, dx_out)
                 grads = flatten(dp)
-                complete, what = grads.keys() == p.keys(), "those of parameters(config)"
-                require(f"the gradients of {self}", [*grads], complete, what)
+                known, what = grads.keys() <= p.keys(), "of parameters(config)"
+                require(f"the gradients of {self}", [*grads], known, what)
                 for name, each in grads.items():
                     self.check_kind(f"the gradient of {name}", each, p[name])
             return dx, dp

@@ -1,5 +1,6 @@
 """All parameters of a model in one array, each a named view into it."""
 
+import fnmatch
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
@@ -46,14 +47,15 @@ def parameters_of(config):
 def frozen_names(config, freeze=()):
     """Return the names of the frozen parameters: those that `freeze` selects, and with LoRA all but its matrices.
 
-    freeze: names, or prefixes up to a dot ("h.0"), as a list or one string separated by commas. Raises UserError if
-    there is no such parameter, or nothing is left to train.
+    freeze: names, prefixes up to a dot ("h.0"), or patterns of either ("*.bias", "h.*.mlp"), as a
+    list or one string separated by commas. Raises UserError if there is no such parameter, or
+    nothing is left to train.
     """
     parts = freeze.split(",") if isinstance(freeze, str) else freeze
     shapes = parameter_shapes(config)
     frozen = {name for name in shapes if config.lora_rank and ".lora_" not in name}
     for part in filter(None, map(str.strip, parts)):
-        found = {name for name in shapes if name == part or name.startswith(f"{part}.")}
+        found = {*fnmatch.filter(shapes, part), *fnmatch.filter(shapes, f"{part}.*")}
         if not found:
             raise UserError(f"there is no parameter {shown(part)} to freeze: `npgpt info` lists them all")
         frozen |= found
@@ -146,8 +148,13 @@ class Parameters(Mapping[str, np.ndarray]):
             )
 
     def flatten(self, tree):
-        """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order."""
+        """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order.
+
+        Raises UserError if there is none of a trained parameter.
+        """
         named = flatten(tree)
+        if missing := [name for name in self.trained if name not in named]:
+            raise self.config.block.lacks(missing[0])
         return {name: named[name] for name in self.trained}
 
     def zeros_like(self) -> "Parameters":

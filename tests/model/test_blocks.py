@@ -189,7 +189,8 @@ WRONG = {       # old code, new code -> what is said
     "no parameters": ("def parameters", "def sizes", "has no function parameters"),
     "no shape": ('((C,), 1.0), "c_attn', '(C, 1.0), "c_attn', "norm_1.weight in parameters(config)"),
     "a shape that does not fit": ('"c_up.weight": ((C, F)', '"c_up.weight": ((C, F + 1)', "line 83: ValueError"),
-    "no gradient of one": ('"c_up": dc_up, ', "", "the gradients of modern_block.py must be those"),
+    "no gradient of one": ('"c_up": dc_up, ', "",
+                           "modern_block.py returns no gradient of h.0.c_up.weight: return it, or freeze"),
     "one memory": ('"norm_2": dnorm_2', '"norm_2": dnorm_1', "gradient of norm_1.weight must have memory of its own"),
     "huge": ('"c_up.weight": ((C, F)', '"c_up.weight": ((2**62, F)', "the model would take"),
     "another dtype": ("np.cos(angles).astype(x.dtype)", "np.cos(angles)", "x_out of modern_block.py", "float32"),
@@ -348,7 +349,10 @@ def test_a_block_that_trains_rightly_is_not_refused(tmp_path, changes):
 
 
 LATE = {        # what is said, old code, new code
-    "no gradient": ("the gradients of tiny.py must be those of", '{"w": dw}', '{} if late else {"w": dw}'),
+    "no gradient": ("tiny.py returns no gradient of h.0.w: return it, or freeze it",
+                    '{"w": dw}', '{} if late else {"w": dw}'),
+    "an unknown gradient": ("the gradients of tiny.py must be of parameters(config)",
+                            "return dx,", 'return dx, {"v": dw} if late else'),
     "a gradient's shape": ("the gradient of w of tiny.py must be", '"w": dw', '"w": dw[-late:]'),
     "a gradient's dtype": ("float64, not (12,) float32", '"w": dw', '"w": dw.astype("f") if late else dw'),
     "the shape of x_out": ("x_out of tiny.py must be an array", "return x_out,", "return x_out[:, :3],"),
