@@ -42,7 +42,7 @@ def load(name_or_path: Name = "out", revision: str | None = None, which: str = "
 
 
 def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto", freeze=None,
-               block=None, lora_rank=None, lora_alpha=None, adapter=None, **config_fields) -> Loaded:
+               block=None, **config_fields) -> Loaded:
     """Load a model like `load`, and return a `Loaded`; config_fields replace fields of its config (the dropouts).
 
     freeze: as in `GPT`; None: what a run with a block of its own has frozen, and nothing else.
@@ -59,7 +59,7 @@ def load_model(name, revision=None, which="best", dtype=None, device="cpu", thre
         found, dtype = find_model(name, revision), "float32" if dtype is None else dtype
     folder = found.parent if found.suffix == ".safetensors" else found
     model = GPT.from_pretrained(found, None, dtype, device, threads, kernels, freeze or (), block,
-                                lora_rank, lora_alpha, adapter, **config_fields)
+                                **config_fields)
     if checkpoint is None:
         tokenizer = model_tokenizer(folder, model.config.vocab_size)
     return Loaded(model, tokenizer, folder, checkpoint)

@@ -32,6 +32,7 @@ LAYOUTS = [np.copy, np.asfortranarray, lambda array: np.repeat(array, 2, axis=-1
            lambda array: np.flip(np.flip(array).copy())]
 CPU_KERNELS = ["numpy", *["numba"] * (find_spec("numba") is not None)]
 MODERN = Path(__file__).parents[1] / "tools" / "examples" / "modern_block.py"      # with parameters of its own
+LORA, FROZEN = MODERN.with_name("lora_block.py"), "*.weight,*.bias"     # a block, and what it has no gradients of
 SMALL = {"vocab_size": V, "block_size": T + 2, "n_layer": 2, "n_head": H, "n_embd": C}
 
 

@@ -21,8 +21,7 @@ OURS = {name: name for name in DEFAULTS} | {"n_positions": "block_size", "activa
 
 # Fields that transformers' GPT-2 does not have; stored in config.json under "npgpt".
 OWN_FIELDS = ("bias", "qkv_bias", "mlp_bias", "causal", "embedding_layer_norm", "final_layer_norm", "lm_head_bias",
-              "dropout", "mlp_pdrop")
-ADDITIONS = ("lora_rank", "lora_alpha")       # stored there too, but only if they are set; and "block"
+              "dropout", "mlp_pdrop")         # and "block"
 
 # Fields that do not change what the model computes from the same weights. Others must be off: null, false or empty.
 HARMLESS = {
@@ -58,7 +57,10 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
         if value not in (None, False, {}, []):
             raise UserError(f'"{name}" is {shown(value)}, which npgpt does not support: its results would be wrong')
     own, block = fields.get("npgpt", {"dropout": 0.0}), block or GPT2
-    if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, *ADDITIONS, "block"}:
+    if isinstance(own, dict) and own.get("lora_rank"):
+        raise UserError("it has LoRA of an earlier version, which now is a block: write an adapter with that version, "
+                        "`npgpt export --adapter`, and read it with tools/peft_adapter.py")
+    if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, "block"}:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')
     known = own.get("block", {})
     require('"block"', known, isinstance(known, dict), "a block's name and SHA-256")
@@ -82,7 +84,6 @@ def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
     fields = {theirs: config.used(ours) for theirs, ours in OURS.items()}
     fields["activation_function"] = "gelu_new" if config.activation == "gelu_tanh" else "gelu"
     own = {name: config.used(name) for name in OWN_FIELDS}
-    own |= {name: getattr(config, name) for name in ADDITIONS if getattr(config, name)}
     if config.block != GPT2:
         own["block"] = {"name": str(config.block), "sha256": config.block.sha256}
     return {"model_type": "gpt2" if not unsupported_by_transformers(config) else "npgpt",
@@ -92,5 +93,5 @@ def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
 def unsupported_by_transformers(config: GPTConfig) -> str | None:
     """Return the name of the field that transformers' GPT-2 does not support, or None."""
     theirs = {"causal": True, "embedding_layer_norm": False, "final_layer_norm": True, "lm_head_bias": False,
-              "lora_rank": 0, "block": GPT2}
+              "block": GPT2}
     return next((name for name, value in theirs.items() if getattr(config, name) != value), None)

@@ -58,12 +58,12 @@ def open_model(
     check_tensors({name: shapes[name] for name in shapes if name not in drawn}, stored, path)
 
     def fill(params):
-        if drawn:
-            names = ", ".join(sorted({re.sub(r"^h\.\d+", "h.*", name) for name in drawn}))
-            print(f"npgpt: not in the checkpoint, so drawn by {config.block}: {names}", file=sys.stderr)
-            initialize(params, 0, names=drawn)
         for name, (file, stored_name) in stored.items():
             file.read_into(stored_name, params[name])
+        if drawn:
+            initialize(params, 0, names=drawn)
+            names = sorted({re.sub(r"^h\.\d+", "h.*", name) for name in drawn})
+            print(f"npgpt: not in the checkpoint, so drawn by {config.block}: {', '.join(names)}", file=sys.stderr)
 
     return config, fill
 

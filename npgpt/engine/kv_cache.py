@@ -6,7 +6,7 @@ import numpy as np
 
 from npgpt.arrays import on_device_of, to_host
 from npgpt.checks import check_memory
-from npgpt.engine.ops import table, with_lora, without_caches
+from npgpt.engine.ops import table, without_caches
 from npgpt.engine.sources import as_tested
 from npgpt.model.masks import draw_masks
 from npgpt.model.transformer import gpt_forward
@@ -60,7 +60,7 @@ class KVCache:
         with on_device_of(self.params.flat):
             self.arrays = self.params.xp.zeros(shape, dtype=self.params.dtype)
         self.gpt_forward = looking.forward if looking else gpt_forward
-        self.ops = without_caches(with_lora(looking.ops, config) if looking else engine.ops)
+        self.ops = without_caches((looking or engine).ops)
 
     def read(self, idx):
         """Read the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token after them.

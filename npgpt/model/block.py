@@ -24,7 +24,7 @@ from npgpt.model.masks import BlockMasks
 from npgpt.model.tree import flatten, nest
 
 FUNCTIONS, INITS = ("parameters", "forward", "backward"), ("linear", "residual", "bias", "normal")
-NAME = r"((?!weight\.)[A-Za-z]\w*\.)*[A-Za-z]\w*"     # a dict in place of a weight: see `flatten`
+NAME = r"([A-Za-z]\w*\.)*[A-Za-z]\w*"
 ALONE = slice(0, 1), slice(1, 2)        # each text of a trial
 
 
@@ -75,8 +75,7 @@ class Block:
                 if longer or not re.fullmatch(NAME, name):
                     raise UserError(
                         f"{name!r} in parameters(config) of {self} cannot be nested: join "
-                        "words by dots, as in mlp.c_fc.weight; what is before a dot is "
-                        "no other name, and not weight"
+                        "words by dots, as in mlp.c_fc.weight; what is before a dot is no other name"
                     )
                 right = isinstance(shape, tuple) and shape and min(shape) > 0
                 right = right and (is_real(init) or init in INITS)

@@ -45,15 +45,14 @@ def parameters_of(config):
 
 
 def frozen_names(config, freeze=()):
-    """Return the names of the frozen parameters: those that `freeze` selects, and with LoRA all but its matrices.
+    """Return the names of the frozen parameters.
 
     freeze: names, prefixes up to a dot ("h.0"), or patterns of either ("*.bias", "h.*.mlp"), as a
     list or one string separated by commas. Raises UserError if there is no such parameter, or
     nothing is left to train.
     """
     parts = freeze.split(",") if isinstance(freeze, str) else freeze
-    shapes = parameter_shapes(config)
-    frozen = {name for name in shapes if config.lora_rank and ".lora_" not in name}
+    shapes, frozen = parameter_shapes(config), set()
     for part in filter(None, map(str.strip, parts)):
         found = {*fnmatch.filter(shapes, part), *fnmatch.filter(shapes, f"{part}.*")}
         if not found:
@@ -170,7 +169,7 @@ def initialize(params, seed, init="gpt2", names=None):
     the stream does not grow with the number of layers. The same seed gives the same model on every device, in every
     dtype. init: "gpt2"; "half-wpe", half that deviation for the positions, as in OpenAI's code; "normal", that
     deviation for every matrix; or "torch", as torch's modules: embeddings with deviation 1, linear layers uniform
-    within 1 / sqrt(fan in). LoRA's B is 0. names: which parameters are drawn, by default all.
+    within 1 / sqrt(fan in). names: which parameters are drawn, by default all.
     """
     rng, config = np.random.default_rng(seed), params.config
     known = parameters_of(config)
