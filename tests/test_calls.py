@@ -162,7 +162,7 @@ CALLS = {  # the call -> {argument: odd values}
     lambda s, ids: CharTokenizer("abc").decode(ids): {"ids": [[3], [-1], [0.5], [[0]]]},
     lambda s, ids: ByteTokenizer().decode(ids): {"ids": [[256], [[0]]]},
     lambda s, **odd: load("tiny", **odd): {"which": ["newest"]},
-    lambda s, **odd: GPT.from_pretrained("tiny", **odd): {"freeze": ["w*e", "*", "h.9"]},
+    lambda s, **odd: GPT.from_pretrained("tiny", **odd): {"freeze": ["w*x", "*", "h.9"]},
 }
 
 

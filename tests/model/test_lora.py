@@ -37,7 +37,7 @@ def lora_file(folder, alpha, rank=2):
     """The path of lora_block.py with another rank and alpha."""
     folder.mkdir(exist_ok=True)
     path = folder / "lora_block.py"
-    text, n = re.subn("(?m)^RANK, ALPHA = 8, 8$", f"RANK, ALPHA = {rank}, {alpha}", LORA.read_text())
+    text, n = re.subn("(?m)^RANK, ALPHA = 8, 8 .*$", f"RANK, ALPHA = {rank}, {alpha}", LORA.read_text())
     assert n == 1
     path.write_text(text)
     return path
