@@ -1,5 +1,6 @@
 """Read GPT-2 weights: find the files, compare every name and shape with the config, then copy once."""
 
+import dataclasses
 import os
 import re
 import sys
@@ -11,7 +12,7 @@ from npgpt.checkpoints.tensorfile import TensorFile, check_tensors
 from npgpt.checks import shown
 from npgpt.errors import UserError
 from npgpt.files import read_json
-from npgpt.model.block import Block
+from npgpt.model.block import GPT2, Block
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters, initialize, parameter_shapes
 
@@ -54,7 +55,9 @@ def open_model(
             if MASK_BUFFER.fullmatch(ours) or ours == "lm_head.weight" and config.tie_word_embeddings:
                 continue
             stored[ours] = tensors, name
-    shapes, drawn = parameter_shapes(config), new_parameters(config, stored)
+    shapes, gpt2 = parameter_shapes(config), parameter_shapes(dataclasses.replace(config, block=GPT2))
+    own = [name for name in shapes if name not in gpt2]
+    drawn = [] if any(name in stored for name in own) else own
     check_tensors({name: shapes[name] for name in shapes if name not in drawn}, stored, path)
 
     def fill(params):
@@ -66,14 +69,6 @@ def open_model(
             print(f"npgpt: not in the checkpoint, so drawn by {config.block}: {', '.join(names)}", file=sys.stderr)
 
     return config, fill
-
-
-def new_parameters(config, stored):
-    """Return the parameters that the model's own block adds to GPT-2's, in their order; none if some are stored."""
-    added = config.block.additions(config)
-    names = [name for name in parameter_shapes(config) if name.partition(".")[0] == "h"
-             and name.split(".", 2)[2] in added]
-    return [] if any(name in stored for name in names) else names
 
 
 def weight_files(folder: Path) -> list[Path]:

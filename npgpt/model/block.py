@@ -83,10 +83,9 @@ class Block:
                         f'such as "mlp.c_fc.weight": ((64, 256), "linear"); init is a number, or {", ".join(INITS)}')
         return found
 
-    def additions(self, config):
-        """Return the names that this block adds to GPT-2's parameters; none if it lacks some of those."""
-        ours, theirs = (each.parameters_of(config).keys() for each in (self, GPT2))
-        return ours - theirs if theirs <= ours else set()
+    def extends_gpt2(self, config):
+        """Return whether this block has all parameters of GPT-2's, and others."""
+        return self.parameters_of(config).keys() > GPT2.parameters_of(config).keys()
 
     def trial(self, config):
         """Return x and dx_out (2, T, C), the parameters p of one block, and a mask.
