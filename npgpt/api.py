@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from npgpt import layers
-from npgpt.arrays import DTYPES, to_host
-from npgpt.checkpoints.adapter import lora_added, save_adapter
+from npgpt.arrays import DTYPES
 from npgpt.checkpoints.load import find_model, open_model
-from npgpt.checkpoints.save import merged, save_model
+from npgpt.checkpoints.save import save_model
 from npgpt.checks import MOST_SEED, MOST_THREADS, check_choice, check_whole, require
 from npgpt.engine.activations import Activations, Looking
 from npgpt.engine.choose import KERNELS, make_engine
 from npgpt.engine.kv_cache import KVCache
-from npgpt.engine.ops import headless, with_lora, without_caches
+from npgpt.engine.ops import headless, without_caches, without_frozen
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
@@ -56,11 +55,10 @@ class GPT:
     threads: how many cores `loss_and_grads`, `evaluate` and generation use on a CPU, by default
     all; with 1, "auto" is "reference", and every layer runs once on whole arrays. XLA always uses
     all cores of the process.
-    freeze: parameters that are not trained, by name or prefix, "wte,wpe,h.0": they have no
-    gradients and no moments. With LoRA (`lora_rank`) only its matrices are trained. block: instead
-    of GPT-2's, one with parameters of its own: a Python file, which is run, or an object, with the
-    functions parameters, forward and backward; see `Block` in npgpt/model/block.py, and
-    tools/examples/modern_block.py.
+    freeze: parameters that are not trained, by name, prefix or pattern, "wte,wpe,h.0,*.bias": they
+    have no gradients and no moments. block: instead of GPT-2's, one with parameters of its own: a
+    Python file, which is run, or an object, with the functions parameters, forward and backward;
+    see `Block` in npgpt/model/block.py, and modern_block.py and lora_block.py in tools/examples.
     Raises UserError for invalid values, and a block whose results do not fit.
     """
 
@@ -80,7 +78,7 @@ class GPT:
         self.params, self.engine = make_engine(config, dtype, device, threads or available_cores(), kernels, frozen)
         self.config, self.dtype = config, dtype
         self._where = dtype, device, threads, kernels
-        self.ops = with_lora(layers, config)
+        self.ops = without_frozen(layers, self.params)
         self._cache: tuple | None = None
         if seed is not None:
             initialize(self.params, seed, init)
@@ -98,44 +96,28 @@ class GPT:
     @classmethod
     def from_pretrained(cls, name_or_path: Name, revision: str | None = None, dtype: str = "float32",
                         device: str = "cpu", threads: int | None = None, kernels: str = "auto", freeze: Names = (),
-                        block: BlockFile | None = None, lora_rank: int | None = None, lora_alpha: float | None = None,
-                        adapter: Name | None = None, **config_fields: Any) -> "GPT":
+                        block: BlockFile | None = None, **config_fields: Any) -> "GPT":
         """Make a model with the weights of a GPT-2 checkpoint.
 
         name_or_path: a hub id ("gpt2", "distilgpt2", any "owner/name"), a folder with config.json and
         model.safetensors (one file, or shards with their index; a checkpoint of npgpt is such a folder too), or a
         .safetensors file with its config.json beside it. revision: a branch, tag or commit of the hub. Weights stored
-        as float16 or bfloat16 are widened. lora_rank: adds LoRA's matrices to a model that has none; nothing changes
-        until they are trained; A B is multiplied by lora_alpha / lora_rank, by default 1. adapter: a folder of peft
-        with LoRA of c_attn and c_proj, which is added instead. config_fields: fields of the config to replace, such as
-        dropout=0.1.
+        as float16 or bfloat16 are widened. block: if it has all parameters of GPT-2's and more, the others are drawn,
+        and named on standard error. config_fields: fields of the config to replace, such as dropout=0.1.
         Raises UserError, before it allocates, if anything is missing, damaged or not supported.
         """
         config, read = open_model(find_model(name_or_path, revision), read_block(block))
         config = dataclasses.replace(config, **config_fields)
-        config, read = lora_added(config, read, lora_rank, lora_alpha, adapter)
         model = cls(config, None, dtype, device, threads, kernels, freeze=freeze)
         read(model.params)
         return model
 
     def save_pretrained(self, folder: Name, dtype: str | None = None) -> None:
-        """Write model.safetensors and config.json, for transformers and `from_pretrained`. LoRA is merged.
+        """Write model.safetensors and config.json, for transformers and `from_pretrained`.
 
         dtype: "float16", "float32" or "float64", in which the weights are stored; by default that of the parameters.
         """
         save_model(self.params, folder, dtype)
-
-    def save_adapter(self, folder: Name) -> None:
-        """Write adapter_config.json and adapter_model.safetensors, LoRA alone, for peft and `from_pretrained`."""
-        save_adapter(self.params, folder)
-
-    def merged(self) -> "GPT":
-        """Return a copy on the CPU with LoRA merged into the weights, all of which are trained."""
-        config = dataclasses.replace(self.config, lora_rank=0, lora_alpha=None)
-        model = GPT(config, None, self.dtype, threads=self.engine.threads)
-        for name in model.params:
-            model.params[name] = to_host(merged(self.params, name))
-        return model
 
     def __repr__(self):
         config = self.config
@@ -188,8 +170,7 @@ class GPT:
         idx, targets = check_batch(self.config, idx, targets, targets is not None)
         lesson, config, ops = transformer, None, self.ops
         if looking is not None:
-            lesson, config = looking, looking.config
-            ops = with_lora(looking.ops, config, all_gradients=True)
+            lesson, config, ops = looking, looking.config, looking.ops
         logits, gpt = self._run_forward(idx, rng, mask, ops, lesson, config)
         if targets is None:
             self._cache = None

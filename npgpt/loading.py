@@ -11,7 +11,7 @@ from npgpt.checks import check_choice
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, GPT2Tokenizer, load_tokenizer, make_tokenizer
 from npgpt.errors import UserError
-from npgpt.model.block import read_block
+from npgpt.model.block import GPT2, read_block
 from npgpt.training.options import options_of
 
 
@@ -41,20 +41,25 @@ def load(name_or_path: Name = "out", revision: str | None = None, which: str = "
     return loaded.model, loaded.tokenizer
 
 
-def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto", freeze=(),
-               block=None, lora_rank=None, lora_alpha=None, adapter=None, **config_fields) -> Loaded:
-    """Load a model like `load`, and return a `Loaded`; config_fields replace fields of its config (the dropouts)."""
+def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto", freeze=None,
+               block=None, **config_fields) -> Loaded:
+    """Load a model like `load`, and return a `Loaded`; config_fields replace fields of its config (the dropouts).
+
+    freeze: as in `GPT`; None: what a run with a block of its own has frozen, and nothing else.
+    """
     checkpoint, block = None, read_block(block)
     if is_run(name):
         checkpoint = read_checkpoint(find_checkpoint(name, which), block)
         found, tokenizer = checkpoint.folder, checkpoint.tokenizer
         if dtype is None:
             dtype = DTYPES[options_of(checkpoint).dtype]
+        if freeze is None and checkpoint.config.block != GPT2:
+            freeze = checkpoint.state.get("frozen")
     else:
         found, dtype = find_model(name, revision), "float32" if dtype is None else dtype
     folder = found.parent if found.suffix == ".safetensors" else found
-    model = GPT.from_pretrained(found, None, dtype, device, threads, kernels, freeze, block, lora_rank, lora_alpha,
-                                adapter, **config_fields)
+    model = GPT.from_pretrained(found, None, dtype, device, threads, kernels, freeze or (), block,
+                                **config_fields)
     if checkpoint is None:
         tokenizer = model_tokenizer(folder, model.config.vocab_size)
     return Loaded(model, tokenizer, folder, checkpoint)

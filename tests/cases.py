@@ -37,6 +37,7 @@ MODERN = Path(__file__).parents[1] / "tools" / "examples" / "modern_block.py"   
 EACH = {"embedding_layer_norm": True, "final_layer_norm": False, "tie_word_embeddings": False,
         "lm_head_bias": True, "causal": False, "positions": "none"}
 VARIANTS = [*({name: value} for name, value in EACH.items()), EACH]
+LORA, FROZEN = MODERN.with_name("lora_block.py"), "*.weight,*.bias"     # a block, and what it has no gradients of
 SMALL = {"vocab_size": V, "block_size": T + 2, "n_layer": 2, "n_head": H, "n_embd": C}
 
 

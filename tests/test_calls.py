@@ -66,13 +66,11 @@ CALLS = {  # the call -> {argument: odd values}
         "n_head": [3, *COUNTS],
         "n_layer": COUNTS,
         "n_inner": COUNTS,
-        "lora_rank": [-1, 1.5],
         "eos_token_id": [-1, "1"],
         "dropout": FRACTIONS,
         "mlp_pdrop": FRACTIONS,
         "layer_norm_epsilon": POSITIVE,
         "initializer_range": [-1.0, NAN],
-        "lora_alpha": POSITIVE,
         "bias": [1, "true"],
         "mlp_bias": [0],
         "causal": [None],
@@ -164,7 +162,7 @@ CALLS = {  # the call -> {argument: odd values}
     lambda s, ids: CharTokenizer("abc").decode(ids): {"ids": [[3], [-1], [0.5], [[0]]]},
     lambda s, ids: ByteTokenizer().decode(ids): {"ids": [[256], [[0]]]},
     lambda s, **odd: load("tiny", **odd): {"which": ["newest"]},
-    lambda s, **odd: GPT.from_pretrained("tiny", **odd): {"lora_rank": COUNTS, "lora_alpha": [1.0]},
+    lambda s, **odd: GPT.from_pretrained("tiny", **odd): {"freeze": ["w*x", "*", "h.9"]},
 }
 
 

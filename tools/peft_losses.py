@@ -1,4 +1,4 @@
-"""Compare the losses of a tiny GPT-2 with LoRA, alpha = 2 r, by npgpt and by peft, in float64.
+"""Compare the losses of a tiny GPT-2 with LoRA by examples/lora_block.py and by peft, in float64.
 
     pip install peft torch transformers
     python tools/peft_losses.py
@@ -11,6 +11,7 @@ import numpy as np
 import peft
 import torch
 import transformers
+from peft_adapter import merged, read_adapter, write_adapter, write_block
 
 from npgpt import GPT
 
@@ -32,19 +33,38 @@ def loss_of(model):
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.tensor(TARGETS).flatten()).item()
 
 
-def compare(folder, targets):
-    """Print the losses with an adapter of peft for some layers, as each library reads the other's files."""
-    base, again = (transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float64) for _ in range(2))
-    lora = peft.LoraConfig(r=2, lora_alpha=4, target_modules=targets, fan_in_fan_out=True, task_type="CAUSAL_LM")
+def compare(folder, base_folder, targets, alpha):
+    """Print the losses with an adapter of peft, as each library reads the other's files."""
+    base, again = (
+        transformers.GPT2LMHeadModel.from_pretrained(base_folder, dtype=torch.float64)
+        for _ in range(2)
+    )
+    lora = peft.LoraConfig(
+        r=2,
+        lora_alpha=alpha,
+        target_modules=targets,
+        fan_in_fan_out=True,
+        task_type="CAUSAL_LM",
+    )
     theirs = peft.get_peft_model(base, lora, autocast_adapter_dtype=False)
     randomize(theirs, ".lora_")
     theirs.save_pretrained(folder / "peft")
-    ours = GPT.from_pretrained(folder, dtype="float64", adapter=folder / "peft")
-    ours.save_adapter(folder / "npgpt")
-    back = peft.PeftModel.from_pretrained(again, folder / "npgpt", autocast_adapter_dtype=False)
-    losses = [loss_of(theirs), ours(IDX, TARGETS)[1], loss_of(back), ours.merged()(IDX, TARGETS)[1]]
-    print(f"{targets}: peft {losses[0]:.15f}, read by npgpt {losses[1]:.15f}, npgpt's read by peft {losses[2]:.15f}, "
-          f"merged {losses[3]:.15f}, largest difference {max(losses) - min(losses):.1e}")
+    block = write_block(folder / "peft", folder)
+    ours = GPT.from_pretrained(base_folder, dtype="float64", block=block)
+    read_adapter(folder / "peft", ours)
+    (folder / "written").mkdir()
+    write_adapter(ours, folder / "written")
+    back = peft.PeftModel.from_pretrained(again, folder / "written", autocast_adapter_dtype=False)
+    losses = {
+        "peft": loss_of(theirs),
+        "read by npgpt": ours(IDX, TARGETS)[1],
+        "npgpt's read by peft": loss_of(back),
+        "merged": merged(ours)(IDX, TARGETS)[1],
+    }
+    said = ", ".join(f"{name} {loss:.15f}" for name, loss in losses.items())
+    difference = max(losses.values()) - min(losses.values())
+    print(f"{targets}, r 2, alpha {alpha}: {said}, largest difference {difference:.1e}")
+    assert difference < 1e-12 * losses["peft"]
 
 
 if __name__ == "__main__":
@@ -54,4 +74,6 @@ if __name__ == "__main__":
         model.double().save_pretrained(name)
         print(f"peft {peft.__version__}, without an adapter {loss_of(model):.15f}")
         for layers in (["c_attn", "c_proj"], ["c_attn"], ["mlp.c_proj"]):
-            compare(Path(name), layers)
+            for alpha in (2, 4):
+                with tempfile.TemporaryDirectory() as folder:
+                    compare(Path(folder), name, layers, alpha)

@@ -21,9 +21,7 @@ OURS = {name: name for name in DEFAULTS} | {"n_positions": "block_size", "activa
 
 # Fields that transformers' GPT-2 does not have; stored in config.json under "npgpt".
 OWN_FIELDS = ("bias", "qkv_bias", "mlp_bias", "causal", "embedding_layer_norm", "final_layer_norm", "lm_head_bias",
-              "dropout", "mlp_pdrop")
-# Stored there too, but only if they are set; and "positions" and "block".
-ADDITIONS = ("lora_rank", "lora_alpha")
+              "dropout", "mlp_pdrop")         # and "positions", "block"
 
 # Fields that do not change what the model computes from the same weights. Others must be off: null, false or empty.
 HARMLESS = {
@@ -59,18 +57,23 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
         if value not in (None, False, {}, []):
             raise UserError(f'"{name}" is {shown(value)}, which npgpt does not support: its results would be wrong')
     own, block = fields.get("npgpt", {"dropout": 0.0}), block or GPT2
-    if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, *ADDITIONS, "positions", "block"}:
+    if isinstance(own, dict) and own.get("lora_rank"):
+        raise UserError("the model has LoRA of an earlier version; LoRA is a block now: write an adapter with that "
+                        "version, `npgpt export --adapter`, and read it with tools/peft_adapter.py")
+    if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, "positions", "block"}:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')
     known = own.get("block", {})
     require('"block"', known, isinstance(known, dict), "a block's name and SHA-256")
-    if "npgpt" in fields and known.get("sha256", GPT2.sha256) != block.sha256:      # GPT-2's block has none there
-        name = shown(known["name"]) if "name" in known else GPT2
-        raise UserError(f"the model has {name}, which is not {block} (the SHA-256 differ): give the model's block as "
-                        "--block, in Python as block=, and none for GPT-2's")
     values: dict = {OURS[name]: fields.get(name, default) for name, default in DEFAULTS.items()}
     check_choice('"activation_function"', values["activation"], ACTIVATIONS)
     values["activation"] = ACTIVATIONS[values["activation"]]
-    return GPTConfig(**values, **{**own, "block": block}).derived()
+    config = GPTConfig(**values, **{**own, "block": block}).derived()
+    same = known.get("sha256", GPT2.sha256) == block.sha256         # GPT-2's block has none there
+    if "npgpt" in fields and not same and (known or not block.extends_gpt2(config)):
+        name = shown(known["name"]) if "name" in known else GPT2
+        raise UserError(f"the model has {name}, which is not {block} (the SHA-256 differ): give the model's block as "
+                        "--block, in Python as block=, and none for GPT-2's")
+    return config
 
 
 def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
@@ -81,7 +84,6 @@ def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
     fields = {theirs: config.used(ours) for theirs, ours in OURS.items()}
     fields["activation_function"] = "gelu_new" if config.activation == "gelu_tanh" else "gelu"
     own = {name: config.used(name) for name in OWN_FIELDS}
-    own |= {name: getattr(config, name) for name in ADDITIONS if getattr(config, name)}
     if config.positions != "learned":
         own["positions"] = config.positions
     if config.block != GPT2:
@@ -93,5 +95,5 @@ def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
 def unsupported_by_transformers(config: GPTConfig) -> str | None:
     """Return the name of the field that transformers' GPT-2 does not support, or None."""
     theirs = {"causal": True, "embedding_layer_norm": False, "final_layer_norm": True,
-              "lm_head_bias": False, "positions": "learned", "lora_rank": 0, "block": GPT2}
+              "lm_head_bias": False, "positions": "learned", "block": GPT2}
     return next((name for name, value in theirs.items() if getattr(config, name) != value), None)

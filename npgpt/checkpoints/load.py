@@ -1,7 +1,9 @@
 """Read GPT-2 weights: find the files, compare every name and shape with the config, then copy once."""
 
+import dataclasses
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +12,9 @@ from npgpt.checkpoints.tensorfile import TensorFile, check_tensors
 from npgpt.checks import shown
 from npgpt.errors import UserError
 from npgpt.files import read_json
-from npgpt.model.block import Block
+from npgpt.model.block import GPT2, Block
 from npgpt.model.config import GPTConfig
-from npgpt.model.parameters import Parameters, parameter_shapes
+from npgpt.model.parameters import Parameters, initialize, parameter_shapes
 
 INDEX = "model.safetensors.index.json"
 TINY = Path(__file__).parent / "tiny"       # a small model that comes with npgpt; its README.md says how it was trained
@@ -39,8 +41,9 @@ def open_model(
 ) -> tuple[GPTConfig, Callable[[Parameters], None]]:
     """Return (GPTConfig, fill) for a folder or .safetensors file; fill(params) fills a `Parameters` of that config.
 
-    Everything is checked before anything large is allocated. Raises UserError for a config that npgpt does not support,
-    a damaged file, and tensors that are missing, extra, or of the wrong shape or type.
+    Everything is checked before anything large is allocated. If the weights are GPT-2's, `fill` draws what an own block
+    adds to them, and names it on standard error. Raises UserError for a config that npgpt does not support, a damaged
+    file, and tensors that are missing, extra, or of the wrong shape or type.
     """
     folder, files = (path.parent, [path]) if path.suffix == ".safetensors" else (path, weight_files(path))
     config = read_config(folder / "config.json", block)
@@ -52,11 +55,18 @@ def open_model(
             if MASK_BUFFER.fullmatch(ours) or ours == "lm_head.weight" and config.tie_word_embeddings:
                 continue
             stored[ours] = tensors, name
-    check_tensors(parameter_shapes(config), stored, path)
+    shapes, gpt2 = parameter_shapes(config), parameter_shapes(dataclasses.replace(config, block=GPT2))
+    own = [name for name in shapes if name not in gpt2]
+    drawn = [] if any(name in stored for name in own) else own
+    check_tensors({name: shapes[name] for name in shapes if name not in drawn}, stored, path)
 
     def fill(params):
         for name, (file, stored_name) in stored.items():
             file.read_into(stored_name, params[name])
+        if drawn:
+            initialize(params, 0, names=drawn)
+            names = sorted({re.sub(r"^h\.\d+", "h.*", name) for name in drawn})
+            print(f"npgpt: not in the checkpoint, so drawn by {config.block}: {', '.join(names)}", file=sys.stderr)
 
     return config, fill
 

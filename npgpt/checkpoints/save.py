@@ -18,12 +18,12 @@ from npgpt.model.parameters import Parameters, parameter_shapes
 def save_model(params: Parameters, folder: str | os.PathLike, dtype: str | None = None) -> None:
     """Write model.safetensors and config.json of a `Parameters` to a folder; transformers opens it with equal logits.
 
-    Biases that the model does not have are written as zeros, which transformers' GPT-2 needs. LoRA is merged: W + s A B
-    replaces W, s = alpha / r. dtype: of the file, "float16", "float32" or "float64"; by default that of the parameters.
+    Biases that the model does not have are written as zeros, which transformers' GPT-2 needs. dtype: of the file,
+    "float16", "float32" or "float64"; by default that of the parameters.
     Raises UserError for a model that transformers' GPT-2 cannot compute, or a number that the dtype cannot hold,
     OSError if the folder cannot be written.
     """
-    config = dataclasses.replace(params.config, lora_rank=0, lora_alpha=None)
+    config = params.config
     if field := unsupported_by_transformers(config):
         raise UserError(f"{field}={getattr(config, field)} has no counterpart in transformers' GPT-2")
     config = dataclasses.replace(config, bias=True, qkv_bias=True, mlp_bias=True)
@@ -35,16 +35,8 @@ def save_model(params: Parameters, folder: str | os.PathLike, dtype: str | None 
     for name, shape in parameter_shapes(config).items():
         stored = name if name.startswith("lm_head") else f"transformer.{name}"
         with on_device_of(params.flat):
-            value = merged(params, name) if name in params else np.zeros(shape, dtype)
+            value = params[name] if name in params else np.zeros(shape, dtype)
             tensors[stored] = as_floats(name, value, dtype, library_of(value))
     with atomic_writer(folder / "model.safetensors") as file:
         write_tensors(file, tensors)
     write_json(folder / "config.json", config_to_fields(config, dtype), indent=2)
-
-
-def merged(params, name):
-    """Return a parameter, with the update of its LoRA added if it has one."""
-    layer = name.removesuffix(".weight")
-    if f"{layer}.lora_a" not in params:
-        return params[name]
-    return params[name] + params[f"{layer}.lora_a"] @ params.config.lora_scaled(params[f"{layer}.lora_b"])

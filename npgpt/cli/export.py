@@ -1,4 +1,4 @@
-"""Export a model to a folder that transformers can open, or its LoRA as an adapter of peft."""
+"""Export a model to a folder that transformers can open."""
 
 import json
 
@@ -15,24 +15,18 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 def add_arguments(parser):
     add_model_argument(parser)
     parser.add_argument("--out", required=True, help="the folder to write, new or empty")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--dtype", choices=NAMES, help="the type of the stored weights; by default that of the model")
-    form.add_argument("--adapter", action="store_true", help="write LoRA's matrices alone, as an adapter of peft")
+    parser.add_argument("--dtype", choices=NAMES, help="the type of the stored weights; by default that of the model")
 
 
 def run(args):
     check_path("--out", args.out)
     with new_folder(args.out) as folder:
         loaded = load_given_model(args)
-        if args.adapter:
-            loaded.model.save_adapter(folder)
-        else:
-            loaded.model.save_pretrained(folder, args.dtype)
+        loaded.model.save_pretrained(folder, args.dtype)
         for name in TOKENIZER_FILES:
             if (loaded.folder / name).exists():
                 (folder / name).write_bytes(read_bytes(loaded.folder / name, MOST_TOKENIZER_BYTES))
         if loaded.tokenizer.kind == "hf":       # the checkpoint stores the tokenizer.json inside its own file
             (folder / "tokenizer.json").write_text(json.dumps(loaded.tokenizer.description), encoding="utf-8")
         save_tokenizer(loaded.tokenizer, folder / TOKENIZER_FILE)
-    opener = "peft's PeftModel" if args.adapter else "transformers' GPT2LMHeadModel"
-    print(f"{args.out}: open it with {opener}.from_pretrained, or npgpt's GPT.from_pretrained")
+    print(f"{args.out}: open it with transformers' GPT2LMHeadModel.from_pretrained, or npgpt's GPT.from_pretrained")

@@ -17,7 +17,7 @@ COMMANDS = {        # npgpt/cli/<name>.py, which is imported only if it is the c
     "sample": "Write text with a trained model.",
     "eval": "Measure loss, perplexity and bits per byte of a model on a text.",
     "score": "Show how much each token of a text surprises a model, in colours and bits, and the perplexity.",
-    "export": "Export a model to a folder that transformers can open, or its LoRA as an adapter of peft.",
+    "export": "Export a model to a folder that transformers can open.",
     "data": "Prepare a corpus as token files.",
     "info": "Show a model's parameters, the memory that training needs, and the engines on this machine.",
     "plot": 'Draw the loss curve of a run as a PNG (needs the extra "plot").',

@@ -52,7 +52,7 @@ EXAMPLES = """examples:
   npgpt train --corpus my.txt --out-dir mine            a text file
   npgpt train --resume --out-dir mine                   continue, with the same bits as without the interruption
   npgpt train --init-from gpt2 --corpus my.txt          fine-tune GPT-2, preset finetune
-  npgpt train --init-from gpt2 --lora 8 --learning-rate 2e-4 --corpus answers.jsonl
+  npgpt train --init-from gpt2 --freeze wte,wpe --corpus answers.jsonl
   npgpt train --corpus my.txt --val-fraction 0 --sampling sequential --epochs 1
 
 Ctrl-C saves and stops. At each evaluation, a line of sampled text is shown; at the end, loss.png is drawn (extra plot).
@@ -77,14 +77,9 @@ def add_arguments(parser):
     start = parser.add_argument_group("starting from a trained model")
     start.add_argument("--init-from", metavar="MODEL",
                        help="fine-tune a model: gpt2, owner/name, a folder, a .safetensors file, or a run")
-    start.add_argument("--lora", type=int, metavar="RANK",
-                       help="freeze the model, and train LoRA matrices of this rank beside every c_attn and c_proj; "
-                            "`npgpt export` merges them")
-    start.add_argument("--lora-alpha", type=float, metavar="ALPHA",
-                       help="multiply LoRA's update by ALPHA / RANK; by default 1")
-    start.add_argument("--adapter", metavar="FOLDER", help="continue the training of LoRA from an adapter of peft")
     start.add_argument("--freeze", metavar="NAMES",
-                       help="do not train these parameters: names or prefixes of names, as in wte,wpe,h.0")
+                       help="do not train these parameters: names, prefixes of names, or patterns, as in "
+                            "wte,h.0,*.bias; for LoRA see tools/examples/lora_block.py")
     add_block_argument(start)
     device = parser.add_argument_group("the device")
     add_device_arguments(device)
@@ -243,8 +238,6 @@ def plan(args):
             "--init draws fresh weights, and --init-from takes them from a model: leave one out"
         )
     if not args.init_from:
-        if (args.lora, args.lora_alpha, args.adapter) != (None, None, None):
-            raise UserError("--lora and --adapter adapt a trained model: give one with --init-from")
         fields = with_mup(fields)
     options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
     model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
@@ -283,9 +276,6 @@ def pretrained_model(args, options, model_fields):
         threads=args.threads,
         kernels=args.kernels,
         freeze=args.freeze or (),
-        lora_rank=args.lora,
-        lora_alpha=args.lora_alpha,
-        adapter=args.adapter,
         block=args.block,
         **dropouts,
     )
@@ -308,8 +298,8 @@ def kernels_of_run(args, state):
 
 def resumed_run(args):
     """Return the `Run` in --out-dir. Flags may change the training, not the model."""
-    if any(each is not None for each in (args.init_from, args.freeze, args.lora, args.lora_alpha, args.adapter)):
-        raise UserError("a resumed run keeps its model and what is frozen: leave --init-from, --freeze and --lora out")
+    if args.init_from is not None or args.freeze is not None:
+        raise UserError("a resumed run keeps its model and what is frozen: leave --init-from and --freeze out")
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir), read_block(args.block))
     state, saved, given = checkpoint.state, options_of(checkpoint), given_fields(args)
     asked = {**(load_preset(args.preset) if args.preset else {}), **given}

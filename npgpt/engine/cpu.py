@@ -14,7 +14,7 @@ import numpy as np
 from npgpt import layers
 from npgpt.engine.embedding import ONE_HOT_LIMIT, fast_embedding_backward, tied_backward
 from npgpt.engine.memory import number_of_shards
-from npgpt.engine.ops import table, with_lora, without_caches
+from npgpt.engine.ops import table, without_caches, without_frozen
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.row_blocks import in_row_blocks, row_blocks
 from npgpt.engine.sources import as_tested, say_once
@@ -80,11 +80,11 @@ class CPUEngine(ReferenceEngine):
         if as_tested("embedding_backward"):
             ops["embedding_backward"] = fast_embedding_backward
             large = config.vocab_size > ONE_HOT_LIMIT
-            tied = config.tie_word_embeddings and large and not config.lora_rank
+            tied = config.tie_word_embeddings and large and "wte.weight" in params.trained
             if tied and as_tested("gpt_backward"):
                 self.model_backward = tied_backward
         self.in_place = as_tested("gpt_forward", "head_forward")    # edited lines may keep logits
-        self.ops = with_lora(SimpleNamespace(**ops), config)
+        self.ops = without_frozen(SimpleNamespace(**ops), params)
 
     @property
     def description(self):

@@ -13,7 +13,7 @@ from npgpt.arrays import DTYPES
 from npgpt.devices import check_tf32, number_of
 from npgpt.engine.blas import blas_matrices, layout
 from npgpt.engine.embedding import sorted_embedding_backward
-from npgpt.engine.ops import seen_as, table, with_lora
+from npgpt.engine.ops import seen_as, table, without_frozen
 from npgpt.engine.reference import DROPOUT, ReferenceEngine
 from npgpt.engine.sources import as_tested
 from npgpt.model.parameters import Parameters
@@ -53,7 +53,7 @@ class GPUEngine(ReferenceEngine):
         replaced = {"attention_forward": forward, "attention_backward": backward}
         if as_tested("embedding_backward"):
             replaced["embedding_backward"] = sorted_embedding_backward
-        self.ops = with_lora(table(layers, **replaced), params.config)
+        self.ops = without_frozen(table(layers, **replaced), params)
 
     @property
     def name(self):

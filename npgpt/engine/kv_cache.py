@@ -6,7 +6,7 @@ import numpy as np
 
 from npgpt.arrays import on_device_of, to_host
 from npgpt.checks import check_memory
-from npgpt.engine.ops import table, with_lora, without_caches
+from npgpt.engine.ops import table, without_caches
 from npgpt.engine.sources import as_tested
 from npgpt.model import transformer
 from npgpt.model.masks import draw_masks
@@ -63,7 +63,7 @@ class KVCache:
             self.arrays = xp.zeros(shape, dtype=dtype)
             self.mask = engine.ops.causal_mask(None, xp.zeros((1, config.block_size, 1), dtype=dtype))
         self.lesson = (looking or transformer).gpt_forward
-        self.ops = without_caches(with_lora(looking.ops, config) if looking else engine.ops)
+        self.ops = without_caches((looking or engine).ops)
 
     def read(self, idx):
         """Read the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token after them.

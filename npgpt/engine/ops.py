@@ -6,6 +6,7 @@ import numpy as np
 
 from npgpt import layers
 from npgpt.engine.sources import as_tested
+from npgpt.model.variants import NOTHING
 
 
 def table(ops=layers, **replaced):
@@ -22,41 +23,26 @@ def without_caches(ops):
     return table(ops, **{name: forget(getattr(ops, name)) for name in forwards})
 
 
-def with_lora(ops, config, all_gradients=False):
-    """Return the table for a model: linear layers with LoRA's matrices become `lora`.
+def without_frozen(ops, params):
+    """Return the table for a model: frozen embeddings cost no gradients.
 
-    The gradients of A and B take the place of the weight's, as a dict: the transformer's lines know nothing of LoRA.
-    Other weights are frozen: their gradients' matmuls are skipped unless all_gradients, or edited
-    lines may read them; a head computes dx = dy W^T.
+    A frozen matrix of the head gets 0 instead of the product dlogits^T x, and a block may call the
+    same functions for matrices of its own.
     """
-    if not config.lora_rank:
-        return ops
-    all_gradients = all_gradients or not as_tested(
-        "gpt_backward", "block_backward", "mlp_backward", "self_attention_backward",
-        "linear_forward", "linear_backward", "head_forward", "head_backward")
-
-    def linear_forward(x, weight, bias=None, lora_a=None, lora_b=None):
-        adapted = lora_a is not None
-        y, cache = (ops.lora_forward(x, weight, bias, lora_a, config.lora_scaled(lora_b)) if adapted else
-                    ops.linear_forward(x, weight, bias))
-        return y, (adapted, cache)
-
-    def linear_backward(dy, cache):
-        adapted, cache = cache
-        if adapted:
-            dx, dlora_a, dlora_b = ops.lora_backward(dy, cache)
-            return dx, {"lora_a": dlora_a, "lora_b": config.lora_scaled(dlora_b)}, None
-        if all_gradients:
-            return ops.linear_backward(dy, cache)
-        return ops.head_forward(dy, cache[1])[0], None, None
+    tied, trained = params.config.tie_word_embeddings, params.trained
+    name, replaced = "wte" if tied else "lm_head", {}
 
     def head_backward(dlogits, cache):
-        return ops.linear_forward(dlogits, cache[1])[0], 0.0
+        if cache[1] is not params.tree[name]["weight"]:
+            return ops.head_backward(dlogits, cache)
+        return ops.linear_forward(dlogits, cache[1])[0], NOTHING
 
-    adapted = table(ops, linear_forward=linear_forward, linear_backward=linear_backward)
-    if all_gradients:
-        return adapted
-    return table(adapted, head_backward=head_backward, embedding_backward=lambda dx, cache: (0.0, 0.0))
+    frozen = f"{name}.weight" not in trained
+    if frozen and as_tested("gpt_backward", "linear_forward", "head_forward", "head_backward"):
+        replaced["head_backward"] = head_backward
+    if {"wte.weight", "wpe.weight"}.isdisjoint(trained) and as_tested("gpt_backward", "embedding_backward"):
+        replaced["embedding_backward"] = lambda dx, cache: (NOTHING, NOTHING)
+    return table(ops, **replaced)
 
 
 def headless(ops):

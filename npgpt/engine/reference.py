@@ -9,7 +9,7 @@ from npgpt import layers
 from npgpt.arrays import is_on_host, to_scalar
 from npgpt.engine import update
 from npgpt.engine.kv_cache import KVCache
-from npgpt.engine.ops import with_lora, without_caches
+from npgpt.engine.ops import without_caches, without_frozen
 from npgpt.engine.threads import sharing_cores, spread
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.masks import draw_masks
@@ -31,7 +31,7 @@ class ReferenceEngine:
 
     def __init__(self, params: Parameters, threads: int):
         self.params, self.threads = params, threads
-        self.config, self.ops = params.config.with_block(), with_lora(layers, params.config)
+        self.config, self.ops = params.config.with_block(), without_frozen(layers, params)
 
     @functools.cached_property
     def mixes_texts(self) -> bool:

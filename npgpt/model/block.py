@@ -24,7 +24,7 @@ from npgpt.model.masks import BlockMasks
 from npgpt.model.tree import flatten, nest
 
 FUNCTIONS, INITS = ("parameters", "forward", "backward"), ("linear", "residual", "bias", "normal")
-NAME = r"((?!weight\.)[A-Za-z]\w*\.)*[A-Za-z]\w*"     # a dict in place of a weight: see `flatten`
+NAME = r"([A-Za-z]\w*\.)*[A-Za-z]\w*"
 ALONE = slice(0, 1), slice(1, 2)        # each text of a trial
 
 
@@ -37,8 +37,9 @@ class Block:
     "attn.c_attn.weight". Matrices are (in, out), and decay. init: a number, or how `initialize`
     draws: "linear", the matrix of a linear layer; "residual", of one whose result is added to the
     residual stream; "bias", of either; "normal". forward, backward: called as `block_forward` and
-    `block_backward` in npgpt/model/transformer.py. Each call returns new arrays. If the texts of a
-    batch depend on each other, as in a batch norm, no engine divides a batch. To continue texts,
+    `block_backward` in npgpt/model/transformer.py. Each call returns new arrays. A parameter of
+    which the backward returns no gradient must be frozen. If the texts of a batch depend on each
+    other, as in a batch norm, no engine divides a batch. To continue texts,
     the forward reads new tokens alone: others are seen only in `ops.attention_forward`, called
     once, with the mask that the block is given, or one that hides more. So a forward that needs
     places asks for them by an argument: `positions` gets those of the tokens, (1 or B, T)
@@ -76,14 +77,17 @@ class Block:
                 if longer or not re.fullmatch(NAME, name):
                     raise UserError(
                         f"{name!r} in parameters(config) of {self} cannot be nested: join "
-                        "words by dots, as in mlp.c_fc.weight; what is before a dot is "
-                        "no other name, and not weight"
+                        "words by dots, as in mlp.c_fc.weight; what is before a dot is no other name"
                     )
                 right = isinstance(shape, tuple) and shape and min(shape) > 0
                 right = right and (is_real(init) or init in INITS)
                 require(f"{name} in parameters(config) of {self}", (shape, init), right,
                         f'such as "mlp.c_fc.weight": ((64, 256), "linear"); init is a number, or {", ".join(INITS)}')
         return found
+
+    def extends_gpt2(self, config):
+        """Return whether this block has all parameters of GPT-2's, and others."""
+        return self.parameters_of(config).keys() > GPT2.parameters_of(config).keys()
 
     def trial(self, config):
         """Return x and dx_out (2, T, C), the parameters p of one block, and a mask.
@@ -143,6 +147,16 @@ class Block:
                             "another text: return new arrays and a new cache each time, draw no "
                             "random numbers")
 
+    def check_trained(self, config, trained):
+        """Raise UserError unless the backward returns the gradients of these parameters of a model."""
+        results, = self.tried(config)
+        for name in trained:
+            if name.startswith("h.") and f"the gradient of {name.split('.', 2)[2]}" not in results:
+                raise self.lacks(name)
+
+    def lacks(self, name):
+        return UserError(f"{self} returns no gradient of {name}: return it, or freeze it")
+
     def mixes_texts(self, config):
         """Return whether the results for a text of a batch depend on the other texts."""
         if self == GPT2:
@@ -178,8 +192,8 @@ class Block:
                 dx, dp = backward(dx_out, cache, ops)
                 self.check_kind("dx", dx, dx_out)
                 grads = flatten(dp)
-                complete, what = grads.keys() == p.keys(), "those of parameters(config)"
-                require(f"the gradients of {self}", [*grads], complete, what)
+                known, what = grads.keys() <= p.keys(), "of parameters(config)"
+                require(f"the gradients of {self}", [*grads], known, what)
                 for name, each in grads.items():
                     self.check_kind(f"the gradient of {name}", each, p[name])
             return dx, dp

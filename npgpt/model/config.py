@@ -16,7 +16,7 @@ ACTIVATIONS, POSITIONS = ("gelu_tanh", "gelu"), ("learned", "none")
 
 # A field that may be None -> the field that it follows then. (n_inner follows n_embd: see `mlp_width`.)
 FOLLOWS = {"qkv_bias": "bias", "mlp_bias": "bias", "embd_pdrop": "dropout", "attn_pdrop": "dropout",
-           "resid_pdrop": "dropout", "mlp_pdrop": "resid_pdrop", "lora_alpha": "lora_rank"}
+           "resid_pdrop": "dropout", "mlp_pdrop": "resid_pdrop"}
 
 
 @documented
@@ -62,11 +62,6 @@ class GPTConfig:
         "learned", "none: without GPT-2's wpe, for a block that has positions of its own")
     initializer_range: float = option(
         0.02, "standard deviation of fresh weights; GPT-2's is for hundreds of channels")
-    lora_rank: int = option(
-        0, "r of LoRA on every c_attn and c_proj, which alone is trained then; 0: none",
-        group="additions to GPT-2")
-    lora_alpha: float | None = option(
-        None, "LoRA's update x A B is multiplied by alpha / r; None: alpha = r")
     block: Block = option(GPT2, "GPT-2's, or one's own; see `GPT`")
     bos_token_id: int | None = option(None, "the token that begins a text", group="tokens")
     eos_token_id: int | None = option(None, "the token that ends a text")
@@ -80,10 +75,6 @@ class GPTConfig:
             raise UserError(f"n_embd {self.n_embd} is not divisible by n_head {self.n_head}: "
                             "each head takes an equal share of the width")
         check_whole("n_inner", self.mlp_width, 1, 4 * MOST_WIDTH)
-        check_whole("lora_rank", self.lora_rank, 0, MOST_WIDTH)
-        check_real("lora_alpha", self.lora_alpha, below=1e30, above=0.0, or_none=True)
-        if self.lora_rank and self.block != GPT2:
-            raise UserError(f"LoRA is for GPT-2's block, and this model has {self.block}: leave one of them out")
         for name in ("bos_token_id", "eos_token_id"):
             check_whole(name, getattr(self, name), or_none=True)
         for field in dataclasses.fields(self):
@@ -132,11 +123,6 @@ class GPTConfig:
     def mlp_width(self) -> int:
         """F, the width of the MLP's hidden layer."""
         return 4 * self.n_embd if self.n_inner is None else self.n_inner
-
-    def lora_scaled(self, array):
-        """Return LoRA's B, or its gradient, times alpha / r; the same array if that is 1."""
-        scale = self.used("lora_alpha") / self.lora_rank
-        return array if scale == 1 else scale * array
 
     def attention_scale(self, layer: int, head_size: int | None = None) -> float:
         """Return the factor of the attention scores in block `layer`: 1 / sqrt(head size), unless fields change it."""

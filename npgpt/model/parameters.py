@@ -1,5 +1,6 @@
 """All parameters of a model in one array, each a named view into it."""
 
+import fnmatch
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
@@ -46,16 +47,16 @@ def parameters_of(config):
 
 
 def frozen_names(config, freeze=()):
-    """Return the names of the frozen parameters: those that `freeze` selects, and with LoRA all but its matrices.
+    """Return the names of the frozen parameters.
 
-    freeze: names, or prefixes up to a dot ("h.0"), as a list or one string separated by commas. Raises UserError if
-    there is no such parameter, or nothing is left to train.
+    freeze: names, prefixes up to a dot ("h.0"), or patterns of either ("*.bias", "h.*.mlp"), as a
+    list or one string separated by commas. Raises UserError if there is no such parameter, or
+    nothing is left to train.
     """
     parts = freeze.split(",") if isinstance(freeze, str) else freeze
-    shapes = parameter_shapes(config)
-    frozen = {name for name in shapes if config.lora_rank and ".lora_" not in name}
+    shapes, frozen = parameter_shapes(config), set()
     for part in filter(None, map(str.strip, parts)):
-        found = {name for name in shapes if name == part or name.startswith(f"{part}.")}
+        found = {*fnmatch.filter(shapes, part), *fnmatch.filter(shapes, f"{part}.*")}
         if not found:
             raise UserError(f"there is no parameter {shown(part)} to freeze: `npgpt info` lists them all")
         frozen |= found
@@ -148,8 +149,13 @@ class Parameters(Mapping[str, np.ndarray]):
             )
 
     def flatten(self, tree):
-        """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order."""
+        """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order.
+
+        Raises UserError if there is none of a trained parameter.
+        """
         named = flatten(tree)
+        if missing := [name for name in self.trained if name not in named]:
+            raise self.config.block.lacks(missing[0])
         return {name: named[name] for name in self.trained}
 
     def zeros_like(self) -> "Parameters":
@@ -165,7 +171,7 @@ def initialize(params, seed, init="gpt2", names=None):
     the stream does not grow with the number of layers. The same seed gives the same model on every device, in every
     dtype. init: "gpt2"; "half-wpe", half that deviation for the positions, as in OpenAI's code; "normal", that
     deviation for every matrix; or "torch", as torch's modules: embeddings with deviation 1, linear layers uniform
-    within 1 / sqrt(fan in). LoRA's B is 0. names: which parameters are drawn, by default all.
+    within 1 / sqrt(fan in). names: which parameters are drawn, by default all.
     """
     rng, config = np.random.default_rng(seed), params.config
     known = parameters_of(config)

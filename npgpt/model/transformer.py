@@ -71,19 +71,25 @@ def self_attention_backward(dy, cache, ops):
 def block_parameters(config):
     """Return name -> (shape, init) of the parameters of GPT-2's block, in the checkpoints' order; see `Block`.
 
-    Linear weights are (in, out). With LoRA, c_attn and c_proj have two small matrices more.
+    Linear weights are (in, out).
     """
-    C, F, r, parameters = config.n_embd, config.mlp_width, config.lora_rank, {}
-    for layer, shape, init, bias, bias_init in (
-            ("ln_1", (C,), 1.0, "bias", 0.0), ("attn.c_attn", (C, 3 * C), "linear", "qkv_bias", "bias"),
-            ("attn.c_proj", (C, C), "residual", "bias", "bias"), ("ln_2", (C,), 1.0, "bias", 0.0),
-            ("mlp.c_fc", (C, F), "linear", "mlp_bias", "bias"), ("mlp.c_proj", (F, C), "residual", "mlp_bias", "bias")):
-        parameters[f"{layer}.weight"] = shape, init
-        if config.used(bias):
-            parameters[f"{layer}.bias"] = shape[-1:], bias_init
-        if r and layer.endswith(("c_attn", "c_proj")):
-            parameters |= {f"{layer}.lora_a": ((shape[0], r), "normal"), f"{layer}.lora_b": ((r, shape[1]), 0.0)}
-    return parameters
+    C, F = config.n_embd, config.mlp_width
+    bias, qkv_bias, mlp_bias = config.bias, config.used("qkv_bias"), config.used("mlp_bias")
+    table = {
+        "ln_1.weight": ((C,), 1.0),
+        "ln_1.bias": bias and ((C,), 0.0),
+        "attn.c_attn.weight": ((C, 3 * C), "linear"),
+        "attn.c_attn.bias": qkv_bias and ((3 * C,), "bias"),
+        "attn.c_proj.weight": ((C, C), "residual"),
+        "attn.c_proj.bias": bias and ((C,), "bias"),
+        "ln_2.weight": ((C,), 1.0),
+        "ln_2.bias": bias and ((C,), 0.0),
+        "mlp.c_fc.weight": ((C, F), "linear"),
+        "mlp.c_fc.bias": mlp_bias and ((F,), "bias"),
+        "mlp.c_proj.weight": ((F, C), "residual"),
+        "mlp.c_proj.bias": mlp_bias and ((C,), "bias"),
+    }
+    return {name: found for name, found in table.items() if found}
 
 
 def block_forward(x, p, config, layer, mask, dropout_masks, ops):

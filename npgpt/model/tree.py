@@ -14,14 +14,11 @@ def nest(named):
 
 
 def flatten(tree, prefix=""):
-    """The inverse of `nest`, without leaves that are None (the gradients of biases that a model does not have).
-
-    A dict in place of a weight holds the gradients of its neighbours, LoRA's matrices: see `with_lora`.
-    """
+    """The inverse of `nest`, without leaves that are None (the gradients of biases that a model does not have)."""
     named = {}
     for part, node in tree.items():
         if isinstance(node, dict):
-            named |= flatten(node, prefix if part == "weight" else f"{prefix}{part}.")
+            named |= flatten(node, f"{prefix}{part}.")
         elif node is not None:
             named[f"{prefix}{part}"] = node
     return named

@@ -96,8 +96,8 @@ class TrainOptions:
 
 
 # Without fields that come from the tokenizer, and those of models that exist already.
-MODEL_FIELDS = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size", "bos_token_id", "eos_token_id",
-                                                                          "lora_rank", "lora_alpha", "block"}
+MODEL_FIELDS = {field.name for field in dataclasses.fields(GPTConfig)} - {
+    "vocab_size", "bos_token_id", "eos_token_id", "block"}
 TRAIN_FIELDS = {field.name for field in dataclasses.fields(TrainOptions)}
 
 

@@ -17,6 +17,7 @@ from npgpt.engine.memory import check_training_memory
 from npgpt.engine.update import NotFiniteError
 from npgpt.errors import UserError
 from npgpt.interrupts import calling_on_signals
+from npgpt.model.block import GPT2
 from npgpt.training.adamw import AdamW
 from npgpt.training.evaluation import mean_loss
 from npgpt.training.loop import train_step
@@ -56,6 +57,8 @@ class Trainer:
                  on_evaluation: Callable[["Trainer"], None] | None = None):
         check_tokens("train_tokens", train_tokens)
         check_causal(model.config)
+        if model.config.block != GPT2:
+            model.config.block.check_trained(model.config, model.params.trained)
         self.model, self.on_evaluation = model, on_evaluation
         self.train_tokens, self.val_tokens = train_tokens, val_tokens
         self.out_dir = None if out_dir is None else Path(out_dir)

@@ -19,6 +19,7 @@ from torture_parts.runs import ANEW, TINY, WORK, must_end, new_folder
 import npgpt
 from tests.helpers.tokenizers import byte_pairs, word_pieces
 
+LORA = Path(__file__).resolve().parents[1] / "examples/lora_block.py"
 PRESET = Path(npgpt.__file__).parent / "training/presets/char-cpu.toml"
 FLOOR = 32 << 20            # bytes that a command may need in addition to ten times the file's size
 DEEP = "[" * 2000 + "]" * 2000
@@ -47,7 +48,7 @@ READERS = {"char": OUT, "char-model": MODEL, "shards": MODEL,       # folder -> 
            "text": [f"train {NEW}", "data prepare text.txt --tokenizer char --out new/it"],
            "preset": ["info --preset preset.toml", f"train --preset preset.toml {NEW}"],
            "exercise": ["exercise"],
-           "adapter": [f"train --init-from model --adapter adapter {TUNED}"],
+           "lora": [f"train --init-from model --block {LORA} --freeze *.weight,*.bias {TUNED}"],
            **{name: RUN for name in FAMILIES}, **{f"{name}-model": TOKENIZER for name in FAMILIES}}
 PROGRESS = {"linear level 1": {"solved": "2026-01-01", "tries": 2, "hints": {"dweight": 1}}}
 
@@ -64,10 +65,7 @@ def setup_files(folder):
         if name in FAMILIES:        # as on the hub, without npgpt's own file
             (model / "model/npgpt_tokenizer.json").unlink()
     split_into_shards(shutil.copytree(folder / "char-model", folder / "shards") / "model")
-    adapter = shutil.copytree(folder / "char-model", folder / "adapter")
-    must_end(f"train --init-from model --lora 2 {TUNED}", adapter)
-    must_end("export new/run --adapter --out adapter", adapter)
-    shutil.rmtree(adapter / "new")
+    shutil.copytree(folder / "char-model", folder / "lora")
     for name, flag in (("tokens", ""), ("documents", r"--documents \n --pad 3")):
         tokens = shutil.copytree(folder / "char", folder / name)
         must_end(f"data prepare text.txt --tokenizer char --out tokens {flag}", tokens)

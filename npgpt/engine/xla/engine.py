@@ -13,7 +13,7 @@ from npgpt.arrays import DTYPES
 from npgpt.checks import check_memory, in_gigabytes
 from npgpt.devices import check_tf32
 from npgpt.display import tqdm
-from npgpt.engine.ops import with_lora, without_caches
+from npgpt.engine.ops import without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.sources import as_tested
 from npgpt.engine.threads import available_cores
@@ -89,7 +89,7 @@ class XLAEngine(ReferenceEngine):
             check_tf32(first.device_kind, getattr(first, "compute_capability", ""))
         lesson, self.transformer, block, self.update = lines(dtype, params.config.block)
         self.config = params.config.with_block(*block)
-        self.lesson = with_lora(with_sorted_embedding(lesson, self.devices.n), self.config)
+        self.lesson = with_sorted_embedding(lesson, self.devices.n)
         self.ops, self.loss_of = replaced(self.lesson, self.config, dtype), self._loss
         if params.config.block != GPT2:
             check_alike(params.config, self.config, self.ops, dtype)

@@ -24,6 +24,7 @@ TOLERANCE = 1e-7    # largest error relative to the gradient's largest value, in
 ROUNDED = 1e-15     # the same with 60 digits: a rounded constant of the code, such as 3.0 * 0.044715, costs 1e-16
 ZERO = 1e-30        # with 60 digits: a smaller gradient is zero
 OK, WRONG, FUSED, CONSTANT, OTHER = "ok", "WRONG", "fused", "constant", "other"
+NO_GRADIENT = "no gradient: must be frozen"
 ROW = "  {:<24} {:<14} {:>5} {:>6} {:>9}  {}"       # of the table
 
 
@@ -34,8 +35,8 @@ class LineCheck:
     forward_line, backward_line: the lines in `file` that assign v (the `def` for an argument) and dv (None if missing).
     relative: the largest error divided by the largest value of the gradient, or None. digits: how many are right, None
     if it was measured in float64. verdict: "ok" or "WRONG" for dv; "fused": dv is computed in one step with the
-    gradient `through`; "constant": no gradient flows through v; "other": what is called dv is not the gradient of v,
-    but all results are right.
+    gradient `through`; "no gradient": the block returns none of this parameter; "constant": no gradient flows through
+    v; "other": what is called dv is not the gradient of v, but all results are right.
     """
 
     layer: str
@@ -79,9 +80,12 @@ def check_lesson(lesson, known=None):
 
     for name, value in lesson.inputs.items():
         true, gradient = known.inputs[name], result.get(f"d{name}")
+        if gradient is None and name in lesson.may_be_frozen:
+            add(name, forward_source.first, value, true, verdict=NO_GRADIENT)
+            continue
         add(name, forward_source.first, value, true, gradient,
             gradient_line(source, record, name, true, gradient, lesson.results))
-    right = all(each.verdict == OK for each in checks)
+    right = all(each.verdict in (OK, NO_GRADIENT) for each in checks)
     found, previous = matched_by_value(known, record, tolerance), next(iter(lesson.inputs))
     for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
         name, made = variable.name, found.get(i)

@@ -186,5 +186,5 @@ def train(*functions: Callable, steps: int = 100) -> Losses | None:
 def use(backwards, model):
     """Let a model train with the `Backwards`. Raises UserError if some of its parameters are frozen."""
     if model.params.frozen:
-        raise UserError("--backward trains every parameter: leave --freeze and --lora out")
+        raise UserError("--backward trains every parameter: leave --freeze out")
     model.use_engine(OwnBackwardEngine(model.params, model.engine.threads, backwards))

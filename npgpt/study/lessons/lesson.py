@@ -49,6 +49,7 @@ class Lesson:
         return Path(__file__).with_name(f"{self.name}.md")
 
     is_own = is_one_function = False        # see `Pair`
+    may_be_frozen = ()                      # see `OwnBlock`
 
     key = name                              # what `lesson_named` finds it by
 

@@ -21,6 +21,7 @@ class OwnBlock(Lesson):
     file: Path | None = None
 
     name, is_own = "block", True
+    may_be_frozen = property(lambda self: self.inputs.keys() - self.shapes.keys())
 
     def at(self, setting=PLAIN):
         config = GPTConfig(dropout=setting.p, block=read_block(self.file))

@@ -33,7 +33,6 @@ def study_model(model, tokenizer, prompt, description):
     from scipy.special import softmax
 
     ids = prompt_ids(model, tokenizer, prompt)
-    model = model.merged() if model.config.lora_rank else model         # a frozen embedding has no gradient
     idx, targets = ids[None, :-1], ids[None, 1:]
     logits, activations = model.run_with_cache(idx, targets)
     grads = model.backward()
