@@ -146,9 +146,13 @@ class Parameters(Mapping[str, np.ndarray]):
             )
 
     def flatten(self, tree):
-        """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order."""
+        """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order.
+
+        Edited lines may have given them another shape, (1, C), or dtype.
+        """
         named = flatten(tree)
-        return {name: named[name] for name in self.trained}
+        return {name: named[name].reshape(shape).astype(self.dtype, copy=False)
+                for name, shape in self.trained.items()}
 
     def zeros_like(self) -> "Parameters":
         """Return zeros with the names, shapes and dtype of the trained parameters."""

@@ -38,9 +38,15 @@ class Devices:
 
     def put(self, array, *axes):
         """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
-        sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
         with jax.enable_x64(array.dtype == np.float64), jax.transfer_guard("allow"):
-            return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+            return jax.make_array_from_callback(array.shape, self.sharding(*axes), array.__getitem__)
+
+    def sharding(self, *axes):
+        return NamedSharding(self.mesh, PartitionSpec(*axes))
+
+    def divided(self, shape):
+        """Return the axes of a gradient or a moment: the first is divided, if one process has all parts."""
+        return ["batch"] * (jax.process_count() == 1 and shape[0] % self.n == 0)
 
 
 class DeviceParameters(Parameters):
@@ -56,17 +62,14 @@ class DeviceParameters(Parameters):
         self.there = None           # name -> array on the device, if the values are there
 
     def on_device(self):
-        """Return the arrays on the device: those of the last step, or copies of the host's.
-
-        A moment of AdamW is divided by its first axis, if one process has all parts.
-        """
+        """Return the arrays on the device: those of the last step, or copies of the host's."""
         if self.there is not None:
             return self.there
-        divided, found = self.moment and jax.process_count() == 1, {}
-        for name, (rows, *_) in self.shapes.items():
-            is_even = divided and rows % self.devices.n == 0
-            found[name] = self.devices.put(self._views[name].copy(), *["batch"] * is_even)
-        return found
+        return {name: self.devices.put(self._views[name].copy(), *self.devices.divided(shape) * self.moment)
+                for name, shape in self.shapes.items()}
+
+    def zeros_like(self):
+        return DeviceParameters(self.config, self.dtype, self.devices, self.frozen, moment=True)
 
     def _fetch(self):
         if self.there is not None:
