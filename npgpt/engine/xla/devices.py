@@ -58,7 +58,7 @@ class DeviceParameters(Parameters):
 
     def __init__(self, config, dtype, devices, frozen=(), moment=False):
         super().__init__(config, dtype, np, frozen, moment)
-        self.devices = devices
+        self.devices, self.beside = devices, 0      # bytes on the devices: of AdamW's moments
         self.there = None           # name -> array on the device, if the values are there
 
     def on_device(self):
@@ -69,6 +69,7 @@ class DeviceParameters(Parameters):
                 for name, shape in self.shapes.items()}
 
     def zeros_like(self):
+        self.beside = 2 * self.n_trained * self.dtype.itemsize
         return DeviceParameters(self.config, self.dtype, self.devices, self.frozen, moment=True)
 
     def _fetch(self):

@@ -131,7 +131,8 @@ class XLAEngine(ReferenceEngine):
 
         def program(state, grads, numbers):
             lesson = loaded_again(inspect.getmodule(type(step)), jnp)
-            now = lesson.AdamWStep(*numbers, *options[3:-1])
+            rates = dict(zip(("lr", "step_size", "eps"), numbers, strict=True))
+            now = lesson.AdamWStep(*options)._replace(**rates, rule=lesson.adamw_update)
             norm = jnp.sqrt(sum((grads[name] * grads[name]).sum() for name in trained))
             clip = now.clip(norm)
             new = {name: now.update(name, state[0][name], grads[name], state[1][name], state[2][name], clip)
@@ -268,7 +269,7 @@ class XLAEngine(ReferenceEngine):
         found = compile_program(program, arguments, device.platform, donated, shardings)
         memory = found.memory_analysis()
         needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-                  + memory.temp_size_in_bytes)
+                  + memory.temp_size_in_bytes + self.params.beside * (donated is None))
         if device.platform == "cpu":
             check_memory(needed, title)
         if says:
