@@ -95,6 +95,8 @@ class XLAEngine(ReferenceEngine):
         if as_tested("gpt_forward", "gpt_backward", "head_forward", "head_backward",
                      "cross_entropy_forward", "cross_entropy_backward"):
             self.ops, self.loss_of = with_head_in_loss(self.ops), self._loss_in_blocks
+        divided = {name: self.devices.divided(shape) for name, shape in params.trained.items()}
+        self.shardings = {name: self.devices.sharding(*axes) for name, axes in divided.items()}     # of gradients
         self._executables = {}      # by name, options and shapes
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         if jax.config.jax_compilation_cache_dir is None and cache[0] != "~":    # without a home, each process compiles
@@ -112,9 +114,7 @@ class XLAEngine(ReferenceEngine):
         """As in `ReferenceEngine`, as one program: the results are on the device, and nothing waits for them."""
         arguments = (self.params.on_device(), *self._batch(batches), self._mask(mask),
                      self._numbers([count]), self._words(rngs[0]))
-        shardings = {name: self.devices.sharding(*self.devices.divided(shape))
-                     for name, shape in self.params.trained.items()}
-        return self.run("loss and gradients", self._sums, arguments, shardings=(None, shardings))
+        return self.run("loss and gradients", self._sums, arguments, shardings=(None, self.shardings))
 
     def for_user(self, loss, grads):
         """Copy a loss and gradients to the host. This waits."""
