@@ -106,6 +106,13 @@ def test_who_takes_the_steps(kernels):
         np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-9)
 
 
+def test_the_rule_returns_what_it_has_updated():
+    """XLA reads the results, NumPy the arguments."""
+    p, g, m, v = np.random.default_rng(0).random((4, 5))
+    made = adamw_update(p, g, m, v, 0.1, 0.2, 1e-8, 0.9, 0.95, 0.1)
+    assert [id(each) for each in made] == [id(p), id(m), id(v)]
+
+
 def test_each_engine_has_a_compiled_rule_once():
     """And it is Numba's."""
     pytest.importorskip("numba")
