@@ -159,6 +159,24 @@ def test_whole_steps(options, max_norm, n):
     assert ours.t == 4
 
 
+def test_gradients_on_the_host_and_on_the_device_give_the_same_bits():
+    """The user's are arrays of NumPy, new ones that can be written to."""
+    flats = []
+    for on_host in (True, False):
+        xla = model_of({}, kernels="xla")
+        optimizer = AdamW(xla.params, engine=xla.engine)
+        one = batch(xla.config)
+        for _ in range(2):
+            if on_host:
+                _, grads = xla.loss_and_grads(*one)
+                assert all(type(each) is np.ndarray and each.flags.writeable for each in grads.values())
+                optimizer.step(grads, 0.5)
+            else:
+                train_step(optimizer, [one], [None], 16, 0.5)
+        flats.append(xla.params.flat)
+    np.testing.assert_array_equal(*flats)
+
+
 def test_parameters_on_the_device_are_those_of_the_user():
     """Every kind of write counts at the next step, and reads give the values after the last step."""
     lesson, xla = model_of({}, kernels="reference"), model_of({}, kernels="xla")
