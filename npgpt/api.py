@@ -17,7 +17,7 @@ from npgpt.engine.activations import Activations, Looking
 from npgpt.engine.choose import KERNELS, make_engine
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.ops import headless, without_caches, without_frozen
-from npgpt.engine.reference import ReferenceEngine
+from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
@@ -255,7 +255,9 @@ class GPT:
         idx, targets = check_batch(self.config, idx, targets)
         check_whole("count", count, 1, or_none=True)
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
-        return self.engine.loss_and_grads(idx, targets, rng, count, mask=mask)
+        count = count or counted(targets)
+        results = self.engine.loss_and_grads([(idx, targets)], [rng], count, mask)
+        return self.engine.for_user(*results)
 
     def evaluate(self, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None) -> float:
         """Compute the mean loss of one batch, in nats, without dropout and without caches.

@@ -14,6 +14,10 @@ class UserError(ValueError):
         super().__init__(one_line(message))
 
 
+class NotFiniteError(UserError):
+    """A loss or a gradient norm that is infinite or NaN; the step that raised it changed nothing."""
+
+
 class BackwardError(UserError):
     """A function of the learner failed during training."""
 

@@ -41,6 +41,12 @@ LORA, FROZEN = MODERN.with_name("lora_block.py"), "*.weight,*.bias"     # a bloc
 SMALL = {"vocab_size": V, "block_size": T + 2, "n_layer": 2, "n_head": H, "n_embd": C}
 
 
+def train_step(optimizer, batches, rngs, count, max_norm=None):
+    """Take a step as `npgpt.training.loop` does; return the loss and the norm."""
+    loss, grads = optimizer.engine.loss_and_grads(batches, rngs, count)
+    return loss, optimizer.step(grads, max_norm)
+
+
 @dataclasses.dataclass
 class Case:
     """A lesson with arrays and with the functions of a table, which run within `parts`."""

@@ -15,8 +15,9 @@ from npgpt.data.tokenizers import make_tokenizer
 from npgpt.engine import update
 from npgpt.engine.embedding import sorted_embedding_backward
 from npgpt.engine.gpu import array_type
-from npgpt.engine.update import NotFiniteError
+from npgpt.errors import NotFiniteError
 from tests import strict_cupy
+from tests.cases import train_step
 from tests.helpers.runs import refused
 
 pytestmark = pytest.mark.slow
@@ -98,7 +99,7 @@ def test_each_model_stays_on_its_gpu(tmp_path):
     for idx, targets in batches(2):
         for i, (made, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             rngs = [made.engine.dropout_rng(0, optimizer.t, 0)]
-            loss, norm = optimizer.train_step([(idx, targets)] * 2, rngs * 2, 46, 1.0)
+            loss, norm = train_step(optimizer, [(idx, targets)] * 2, rngs * 2, 46, 1.0)
             made.params["ln_f.bias"] = 0.5
             others = (made.forward(idx, targets)[0], made.evaluate(idx, targets), made.score(idx[:1]), made.hidden(idx),
                       *made.backward(np.ones((3, 8, 16))).values(), optimizer.m.flat)

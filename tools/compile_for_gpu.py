@@ -1,4 +1,4 @@
-"""Compile the XLA engine's loss, generation and training step for a GPU that is not there; print what they need.
+"""Compile the XLA engine's loss, generation and training for a GPU that is not there; print what they need.
 
     pip install -e ".[xla-cuda13]"                      # CUDA's compiler, 4.5 GB; no GPU and no driver
     python tools/compile_for_gpu.py H100 124M           # or A100, B200, RTX4090; a row of tools/bench, such as baby
@@ -55,10 +55,10 @@ def compile_programs(gpu, row):
     from npgpt import AdamW, GPTConfig
     from npgpt.engine.xla import devices, engine
 
-    def compile_only(what, program, arguments, options=(), donated=None):
+    def compile_only(what, program, arguments, options=(), donated=None, shardings=None):
         began, compiled = (
             time.perf_counter(),
-            engine.compile_program(program, arguments, "cuda", donated),
+            engine.compile_program(program, arguments, "cuda", donated, shardings),
         )
         seconds, memory = time.perf_counter() - began, compiled.memory_analysis()
         print(f"{what}: compiled in {seconds:.0f} s; arguments {memory.argument_size_in_bytes / 1e9:.2f} GB, "
@@ -70,13 +70,16 @@ def compile_programs(gpu, row):
     device, = topologies.get_topology_desc("one", "cuda", target_config=target(gpu), topology="1x1x1").devices
     there, sharding = devices.Devices([device]), jax.sharding.SingleDeviceSharding(device)
     there.put = lambda array, *axes: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+    there.sharding = lambda *axes: sharding
     config = GPTConfig(row.vocab_size, row.block_size, row.n_layer, row.n_head, row.n_embd, dropout=row.dropout)
     params, idx = devices.DeviceParameters(config, np.float32, there), np.zeros((row.B, row.T), int)
     made = engine.XLAEngine(params, row.dtype)
     made.run = compile_only
     made.loss(idx, idx)
     made.reader(row.B)
-    AdamW(params, engine=made).train_step([(idx, idx)], [made.dropout_rng(0, 0, 0)], idx.size, 1.0)
+    optimizer = AdamW(params, engine=made)
+    _, grads = made.loss_and_grads([(idx, idx)], [made.dropout_rng(0, 0, 0)], idx.size)
+    optimizer.step(grads, 1.0)
 
 
 if __name__ == "__main__":

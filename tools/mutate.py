@@ -45,13 +45,14 @@ def functions_under_test():
     for module in (importlib.import_module(f"npgpt.{name}") for name in MODULES):
         found |= {name: (value, None) for name, value in vars(module).items()
                   if name.endswith("_backward") and inspect.isfunction(value) and value.__module__ == module.__name__}
-    from npgpt.engine import cpu, row_blocks, tiles, update
+    from npgpt.engine import cpu, row_blocks, tiles
+    from npgpt.training import adamw
 
     def at_each_call(make):         # closures are made at each call: tables made earlier also run the mutant
         return lambda *pair: [lambda *a, i=i, **named: make(*pair)[i](*a, **named) for i in (0, 1)]
 
     cpu.in_row_blocks, cpu.in_tiles = at_each_call(row_blocks.in_row_blocks), at_each_call(tiles.in_tiles)
-    return found | {"adamw_update": (update.adamw_update, None),
+    return found | {"adamw_update": (adamw.adamw_update, None),
                     "backward_in_blocks": (row_blocks.in_row_blocks, "backward_in_blocks"),
                     "backward_in_tiles": (tiles.in_tiles, "backward_in_tiles")}
 

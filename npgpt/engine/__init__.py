@@ -9,9 +9,12 @@ If an edited function would be replaced or run on parts, `sources` notices, and 
 An engine's `config` has the `block` (`Block` in npgpt/model/block.py) whose forward and backward
 `gpt_forward` calls; an engine may put compiled ones there. All engines have one interface:
 
-    step(batches, rngs, count, moments, step) -> loss, norm             loss(idx, targets) -> loss
-    loss_and_grads(idx, targets, rng, count) -> loss, grads             moments() -> AdamW's m, v
-    adamw_step(grads, moments, step) -> norm                            dropout_rng(seed, step, micro_batch) -> rng
-    reader(B, pads) -> read: next tokens (B, T) -> logits (B, V)        description, threads, kernels
+    loss_and_grads(batches, rngs, count, mask) -> loss, grads of all micro-batches
+    for_user(loss, grads) -> the same as arrays of the model's library
+    adamw_step(grads, moments, step) -> norm; step: the optimizer's `AdamWStep`, with its rule
+    loss(idx, targets, mask) -> loss
+    dropout_rng(seed, step, micro_batch) -> rng
+    reader(B, pads) -> read: next tokens (B, T) -> logits (B, V)
+    description, threads, kernels
     synchronous: whether results are ready when a call returns
 """

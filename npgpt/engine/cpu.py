@@ -20,7 +20,6 @@ from npgpt.engine.row_blocks import in_row_blocks, row_blocks
 from npgpt.engine.sources import as_tested, say_once
 from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread, using_cores
 from npgpt.engine.tiles import in_tiles
-from npgpt.engine.update import adamw_update
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.masks import draw_masks
@@ -69,7 +68,6 @@ class CPUEngine(ReferenceEngine):
                 ops[name] = compile_lines(ops[name])
             losses["forward"] = compile_lines(cross_entropy_forward, donated=("logits",))
             losses["backward"] = compile_lines(cross_entropy_backward, donated=("probs",))
-            self.adamw_update = compile_lines(adamw_update)
             functions = config.block.forward, config.block.backward
             self.config = config.with_block(*map(compile_lines, functions))
         self.cross_entropy = functools.partial(loss_in_blocks, **losses)
@@ -90,7 +88,7 @@ class CPUEngine(ReferenceEngine):
     def description(self):
         return f"{self.threads} thread{'s' * (self.threads > 1)}{BY[self.kernels]}"
 
-    def accumulated(self, batches, rngs, count, mask=None):
+    def loss_and_grads(self, batches, rngs, count, mask=None):
         """As in `ReferenceEngine`; each shard sums over its micro-batches, then the shards are summed."""
         shape = batches[0][0].shape
         parts = self.parts(shape[0], number_of_shards(self.params.config, *shape, self.threads))
@@ -119,6 +117,12 @@ class CPUEngine(ReferenceEngine):
             for _, others in results[1:]:
                 grads = self.added(others, grads)
         return sum(loss for loss, _ in results), grads
+
+    def adamw_step(self, grads, moments, step):
+        if self.kernels == "numba":
+            from npgpt.engine.loops.lines import compile_lines
+            step = step._replace(rule=compile_lines(step.rule))     # compiled once
+        return super().adamw_step(grads, moments, step)
 
     def parts(self, B, shards):
         """Return the slices of a batch's shards; one, with a note, if its texts are dependent."""

@@ -79,10 +79,6 @@ class GPUEngine(ReferenceEngine):
                 linalg.set_compute_type(np.float32, kind)
                 cublas.setMathMode(self.device.cublas_handle, mode)
 
-    def adamw_step(self, grads, moments, step):
-        with self.device:
-            return super().adamw_step(grads, moments, step)
-
     def dropout_rng(self, seed, step, micro_batch):
         random = self.params.xp.random
         with self.device:

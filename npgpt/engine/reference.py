@@ -1,16 +1,15 @@
 """The reference engine: the lesson's lines, called once on whole arrays."""
 
 import functools
-import math
 
 import numpy as np
 
 from npgpt import layers
-from npgpt.arrays import is_on_host, to_scalar
-from npgpt.engine import update
+from npgpt.arrays import to_scalar
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.ops import without_caches, without_frozen
 from npgpt.engine.threads import sharing_cores, spread
+from npgpt.engine.update import update_slices
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import Parameters
@@ -25,8 +24,7 @@ class ReferenceEngine:
     params: the model's `Parameters`. threads: of BLAS. The attribute config has the block that is run.
     """
 
-    adamw_update, kernels = staticmethod(update.adamw_update), "reference"
-    model_backward = staticmethod(model_backward)
+    model_backward, kernels = staticmethod(model_backward), "reference"
     synchronous = True          # whether results are ready when a call returns
 
     def __init__(self, params: Parameters, threads: int):
@@ -43,19 +41,13 @@ class ReferenceEngine:
         """What runs the model: threads, or a GPU."""
         return f"{self.threads} thread{'s' * (self.threads > 1)}, reference lines"
 
-    def loss_and_grads(self, idx, targets, rng=None, count=None, mask=None):
-        """Compute the loss, a scalar, and all gradients of one batch, a dict name -> array.
+    def loss_and_grads(self, batches, rngs, count, mask=None):
+        """Sum the losses, a scalar, and the gradients, a dict name -> array, of micro-batches.
 
-        count: by default the number of targets that are not ignored. The other arguments are those of `accumulated`.
-        """
-        return self.accumulated([(idx, targets)], [rng], count or counted(targets), mask)
-
-    def accumulated(self, batches, rngs, count, mask=None):
-        """Sum the losses and the gradients of the micro-batches of a step.
-
-        batches: pairs (idx, targets) of (B, T) integers on the host; rngs: for the dropout masks of each, or None;
-        count: the divisor of the summed losses; mask: added to the attention scores, (T, T) or (B, 1 or H, T, T) on the
-        host, or None.
+        batches: pairs (idx, targets) of (B, T) integers on the host
+        rngs: for the dropout masks of each, or None for each
+        count: the divisor of the summed losses, the number of all targets that are not ignored
+        mask: added to the attention scores, (T, T) or (B, 1 or H, T, T) on the host, or None
         """
         total, grads = 0.0, None
         with self.running():
@@ -64,12 +56,9 @@ class ReferenceEngine:
                 total, grads = total + to_scalar(loss), self.added(new, grads)
         return total, grads
 
-    def step(self, batches, rngs, count, moments, step):
-        """Take a training step, as `accumulated` and `adamw_step`; return the loss and the norm."""
-        loss, grads = self.accumulated(batches, rngs, count)
-        if is_on_host(loss) and not math.isfinite(loss):
-            raise update.NotFiniteError(f"the loss is {loss}")
-        return loss, self.adamw_step(grads, moments, step)
+    def for_user(self, loss, grads):
+        """Return what `loss_and_grads` has returned, in arrays of the model's library."""
+        return loss, grads
 
     def run(self, idx, targets, rng, count, mask):
         """Run one forward and backward; return the loss times its share of `count`, and the gradients."""
@@ -108,27 +97,9 @@ class ReferenceEngine:
         spread(add, list(grads))
         return add_to
 
-    def adamw_step(self, grads, moments, step) -> float:
-        """Clip the gradients, and update the parameters and AdamW's moments (m, v) for an `AdamWStep`; return the norm.
-
-        Raises NotFiniteError, before anything has changed, if the norm is not finite; on a GPU it raises nothing, and
-        the parameters become NaN. The bits of the result do not depend on the number of threads.
-        """
-        gs = [update.slice_of(grads, part) for part in self.slices]
-        norm = update.norm_of(gs, self.threads)
-        clip = update.clip_factor(norm, step.max_norm)
-        p, m, v = (each.flat for each in (self.params, *moments))
-        update.update_slices(step, p, m, v, self.slices, gs, clip, self.threads, self.adamw_update)
-        return norm
-
-    @functools.cached_property
-    def slices(self):
-        """The parts of the parameters that `adamw_step` updates."""
-        return update.slices(self.params)
-
-    def moments(self) -> tuple[Parameters, Parameters]:
-        """Return AdamW's two moments, zero."""
-        return self.params.zeros_like(), self.params.zeros_like()
+    def adamw_step(self, grads, moments, step):
+        """Let an `AdamWStep` update the parameters and the moments (m, v); return the norm."""
+        return update_slices(self.params, grads, moments, step, self.threads)
 
     def dropout_rng(self, seed: int, step: int, micro_batch: int) -> object:
         """Return a generator for the dropout masks of a micro-batch: reproducible for one kind of device."""

@@ -151,12 +151,14 @@ class Parameters(Mapping[str, np.ndarray]):
     def flatten(self, tree):
         """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order.
 
-        Raises UserError if there is none of a trained parameter.
+        Edited lines may have given them another shape, (1, C), or dtype. Raises UserError if there is
+        none of a trained parameter.
         """
         named = flatten(tree)
         if missing := [name for name in self.trained if name not in named]:
             raise self.config.block.lacks(missing[0])
-        return {name: named[name] for name in self.trained}
+        return {name: named[name].reshape(shape).astype(self.dtype, copy=False)
+                for name, shape in self.trained.items()}
 
     def zeros_like(self) -> "Parameters":
         """Return zeros with the names, shapes and dtype of the trained parameters."""

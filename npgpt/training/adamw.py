@@ -1,28 +1,83 @@
 """AdamW: steps scaled by the running size of each gradient, with weight decay apart from the gradient."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
+from npgpt.arrays import is_on_host
 from npgpt.checkpoints.run import read_tensors
 from npgpt.checks import check_choice, check_real, require
-from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.reference import ReferenceEngine
-from npgpt.engine.threads import available_cores
-from npgpt.engine.update import AdamWStep
+from npgpt.engine.update import update_slices
+from npgpt.errors import NotFiniteError
 from npgpt.model.parameters import Parameters
 
 DECAYS = ("matrices", "all")
 
 
+def adamw_update(p, g, m, v, lr, step_size, eps, beta1, beta2, weight_decay, clip=1.0):
+    """Apply one step to arrays of equal shape, in place, and return p, m, v; g clip is the gradient.
+
+    step_size, eps: as in `AdamW.step`. XLA's arrays cannot be written to: there, new ones are returned.
+    """
+    m *= beta1                                  # m = beta1 m + (1 - beta1) g
+    m += ((1.0 - beta1) * clip) * g
+    v *= beta2                                  # v = beta2 v + (1 - beta2) g^2
+    v += ((1.0 - beta2) * clip * clip) * (g * g)
+    p *= 1.0 - lr * weight_decay
+    p -= step_size * m / (np.sqrt(v) + eps)
+    return p, m, v
+
+
+class AdamWStep(NamedTuple):
+    """One step, which an engine applies to all parameters in parts.
+
+    lr to weight_decay: as in `adamw_update`. decaying: the names of the parameters that decay.
+    rule: `adamw_update`, or what an engine has compiled from it.
+    """
+
+    lr: float
+    step_size: float
+    eps: float
+    beta1: float
+    beta2: float
+    weight_decay: float
+    decaying: frozenset
+    max_norm: float | None
+    rule: Callable = adamw_update
+
+    def clip(self, norm):
+        """Return the factor of the gradients, min(1, max_norm / norm).
+
+        Raises NotFiniteError if the norm is not finite, unless it is on a GPU.
+        """
+        if is_on_host(norm) and not math.isfinite(norm):
+            raise NotFiniteError(
+                f"the gradient norm is {norm}: lower the learning rate, or clip at a smaller norm"
+            )
+        if self.max_norm is None:
+            return 1.0
+        factor = self.max_norm / (norm + 1e-6)
+        return min(1.0, factor) if is_on_host(factor) else np.minimum(1.0, factor)
+
+    def update(self, name, p, g, m, v, clip):
+        """Apply `rule` to a part of the parameter `name`, and return p, m, v. clip: from `clip`."""
+        decay = self.weight_decay if name in self.decaying else 0.0
+        betas = self.beta1, self.beta2
+        return self.rule(p, g, m, v, self.lr, self.step_size, self.eps, *betas, decay, clip)
+
+
 class AdamW:
-    """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101); the update rule is `adamw_update` in npgpt/engine/update.py.
+    """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101); `adamw_update` is its rule.
 
     params: a model's `params`. lr: the step size; assign to it, or pass a new one to `step`. betas: decay rates of the
     two moments. eps: added to the root of the second moment. weight_decay: every step multiplies the decaying
     parameters by 1 - lr * weight_decay. decay: "matrices" (with the embeddings, without biases, LayerNorm gains and
-    other vectors) or "all". engine: `model.engine`, which then takes the steps (the bits do not depend on
-    its threads); by default the fastest installed kernels on all cores, or CuPy on a GPU.
+    other vectors) or "all". engine: `model.engine`, which then takes the steps with its threads and
+    compiled loops; the bits do not depend on its threads. By default NumPy, or CuPy on a GPU, takes
+    them in one thread.
     Raises UserError for values out of range.
 
     betas, weight_decay and decay are by default nanoGPT's; torch's are (0.9, 0.999), 0.01 and "all".
@@ -37,23 +92,19 @@ class AdamW:
             check_real("each of betas", beta, below=1.0)
         check_real("eps", eps, above=0.0)
         check_real("weight_decay", weight_decay)
-        if engine is None:
-            if params.xp is np:
-                engine = CPUEngine(params, available_cores(), cpu_kernels())
-            else:
-                from npgpt.engine.gpu import GPUEngine
-                engine = GPUEngine(params)
         require(
             "engine",
             engine,
-            engine.params is params,
+            engine is None or engine.params is params,
             "the engine of the model whose params these are",
         )
         self.params, self.engine = params, engine
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.t = 0                          # steps taken
-        self.n_decay = params.n_matrix if decay == "matrices" else params.n_trained    # the first of `flat` decay
-        self.m, self.v = engine.moments()   # running means of the gradient and of its square
+        matrices = [name for name, shape in params.trained.items() if len(shape) > 1]
+        self.decaying = frozenset(matrices if decay == "matrices" else params.trained)
+        # Running means of the gradient and of its square.
+        self.m, self.v = params.zeros_like(), params.zeros_like()
 
     def step(self, grads: Mapping[str, np.ndarray], max_norm: float | None = None, lr: float | None = None) -> float:
         """Clip, take a step, and return the gradient norm before clipping.
@@ -66,22 +117,25 @@ class AdamW:
         On a GPU nothing waits: the norm is a 0-d array there. If it is not finite, no error is raised, and the
         parameters become NaN.
         """
+        lr = self.lr if lr is None else lr
         self.params.check_gradients("grads", grads)
-        norm = self.engine.adamw_step(grads, (self.m, self.v), self._next(max_norm, lr))
-        self.t += 1
+        check_real("lr", lr)
+        check_real("max_norm", max_norm, above=0.0, or_none=True)
+        t, (beta1, beta2) = self.t + 1, self.betas
+        # Both moments begin at zero; without m / (1 - beta1^t) and v / (1 - beta2^t) the first
+        # steps would be too small. The two factors can be moved out of the arrays (Kingma & Ba
+        # 2014, arXiv:1412.6980, end of section 2):
+        #     lr m_hat / (sqrt(v_hat) + eps) = step_size m / (sqrt(v) + eps correction)
+        correction = math.sqrt(1.0 - beta2**t)
+        step_size = lr * correction / (1.0 - beta1**t)
+        step = AdamWStep(lr, step_size, self.eps * correction, beta1, beta2,
+                         self.weight_decay, self.decaying, max_norm)
+        if self.engine is None:
+            norm = update_slices(self.params, grads, (self.m, self.v), step)
+        else:
+            norm = self.engine.adamw_step(grads, (self.m, self.v), step)
+        self.lr, self.t = lr, t
         return norm
-
-    def train_step(self, batches: list, rngs: list, count: int, max_norm: float | None = None,
-                   lr: float | None = None) -> tuple[float, float]:
-        """Compute the loss and the gradients of all micro-batches, take a `step`, and return the loss and the norm.
-
-        batches, rngs, count: as in `ReferenceEngine.step`. Raises as `step` does.
-        """
-        loss, norm = self.engine.step(
-            batches, rngs, count, (self.m, self.v), self._next(max_norm, lr)
-        )
-        self.t += 1
-        return loss, norm
 
     def restore(self, checkpoint) -> None:
         """Continue from the parameters, the moments and the step of a `Checkpoint`.
@@ -91,12 +145,3 @@ class AdamW:
         read_tensors(checkpoint.folder / "model.safetensors", {"": self.params})
         read_tensors(checkpoint.folder / "optimizer.safetensors", {"m.": self.m, "v.": self.v})
         self.t = checkpoint.state["step"]
-
-    def _next(self, max_norm, lr):
-        """Return the `AdamWStep` to take now. Raises UserError if lr or max_norm is out of range.
-        """
-        lr = self.lr if lr is None else lr
-        check_real("lr", lr)
-        check_real("max_norm", max_norm, above=0.0, or_none=True)
-        self.lr = lr
-        return AdamWStep(lr, self.betas, self.eps, self.weight_decay, self.n_decay, self.t + 1, max_norm)

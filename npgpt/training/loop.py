@@ -1,8 +1,12 @@
 """One training step: batch, loss and gradients, AdamW. Read this first; the `Trainer` takes these steps."""
 
+import math
+
 import numpy as np
 
+from npgpt.arrays import is_on_host
 from npgpt.engine.reference import counted
+from npgpt.errors import NotFiniteError
 from npgpt.model.batch import check_batch
 from npgpt.training.adamw import AdamW
 from npgpt.training.options import TrainOptions
@@ -16,7 +20,8 @@ def train_step(
 ) -> tuple[float, float, float]:
     """Take step number `step` of a run; return the loss, the learning rate and the gradient norm.
 
-    Raises NotFiniteError.
+    Raises NotFiniteError, before anything has changed. On a GPU nothing waits: loss and norm are
+    0-d arrays there.
     """
     batches, rngs, count = [], [], 0
     for i in range(options.gradient_accumulation_steps):
@@ -25,9 +30,12 @@ def train_step(
         batches.append((idx, targets))
         rngs.append(model.engine.dropout_rng(options.seed, step, i))
         count += counted(targets)
+    # The loss of all micro-batches is the mean over all their targets.
+    loss, grads = model.engine.loss_and_grads(batches, rngs, count)
+    if is_on_host(loss) and not math.isfinite(loss):
+        raise NotFiniteError(f"the loss is {loss}")
     lr = learning_rate(step, options.learning_rate, options.min_lr, options.warmup_iters, options.last_decay_step)
-    # The loss and the gradients of all micro-batches, then AdamW.
-    loss, norm = optimizer.train_step(batches, rngs, count, options.grad_clip or None, lr)
+    norm = optimizer.step(grads, options.grad_clip or None, lr)
     return loss, lr, norm
 
 

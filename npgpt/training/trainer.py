@@ -14,8 +14,7 @@ from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import NoTokenizer
 from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.memory import check_training_memory
-from npgpt.engine.update import NotFiniteError
-from npgpt.errors import UserError
+from npgpt.errors import NotFiniteError, UserError
 from npgpt.interrupts import calling_on_signals
 from npgpt.model.block import GPT2
 from npgpt.training.adamw import AdamW

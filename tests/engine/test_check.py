@@ -7,6 +7,7 @@ import pytest
 
 from npgpt import GPT, AdamW, GPTConfig
 from npgpt.engine.sources import say_once
+from tests.cases import train_step
 from tests.helpers.lines import assert_alike, defined
 
 pytest.importorskip("numba", reason="compiles the loops; it is in the extras fast and test")
@@ -171,7 +172,7 @@ def test_training_goes_on_with_right_numbers(planted, capfd):
         model = GPT(config, 0, "float64", threads=2, kernels=kernels)
         optimizer = AdamW(model.params, lr=0.02, engine=model.engine)
         for _ in range(3):
-            optimizer.train_step([(idx, targets)], [None], targets.size, max_norm=1.0)
+            train_step(optimizer, [(idx, targets)], [None], targets.size, max_norm=1.0)
         return model.params.flat.copy()
 
     expected = trained("numpy")

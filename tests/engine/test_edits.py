@@ -24,7 +24,7 @@ IN_USE = "".join(path.read_text() for room in ("model", "engine") for path in (R
 IN_USE += LORA.read_text()
 FILES = {name: Path(getattr(layers, name).__code__.co_filename) for name in layers.__all__ if name.islower()
          and name in IN_USE}        # a new layer need not be in GPT-2
-FILES |= {"adamw_update": ROOT / "engine" / "update.py"}
+FILES |= {"adamw_update": ROOT / "training" / "adamw.py"}
 ENGINES = ["reference", "numpy", *["numba"] * (find_spec("numba") is not None),
            *["xla"] * (find_spec("jax") is not None)]
 TINY = {"vocab_size": 11, "block_size": 8, "n_layer": 1, "n_head": 2, "n_embd": 16}
@@ -90,7 +90,8 @@ def last_loss(model):
     from npgpt import AdamW
     optimizer = AdamW(model.params, lr=0.02 if is_brief else 0.1, engine=model.engine)
     for _ in range(4):
-        loss, _ = optimizer.train_step([(idx, targets)], [None], targets.size, max_norm=1.0)
+        loss, grads = model.engine.loss_and_grads([(idx, targets)], [None], targets.size)
+        optimizer.step(grads, max_norm=1.0)
     return float(loss)
 
 def figures(kernels):

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from npgpt import layers
-from npgpt.engine.update import adamw_update
 from npgpt.study.lessons.random_settings import random_settings
 from npgpt.study.lessons.table import LAYERS, lesson_named
+from npgpt.training.adamw import adamw_update
 from tests.cases import LAYOUTS, arrays_in, small_parts, unchanged
 from tests.helpers.lines import DTYPES, PAIRS, arguments_of, assert_alike, defined, results_of
 

@@ -9,7 +9,7 @@ import pytest
 from npgpt import GPT, AdamW, GPTConfig
 from npgpt.arrays import to_host
 from npgpt.model.block import read_block
-from tests.cases import MODERN
+from tests.cases import MODERN, train_step
 from tests.gpu.conftest import WITHIN, model_on_gpu
 
 MODELS = {
@@ -70,8 +70,9 @@ def test_training_steps(kernels):
     start, pair = here.params.flat.copy(), batches(2, SMALL, 3, 77)
     optimizers = [AdamW(model.params, lr=1e-2, eps=1e-3, engine=model.engine) for model in (here, there)]
     for step in range(4):
-        (loss, norm), found = (each.train_step(pair, [each.engine.dropout_rng(0, step, i) for i in range(2)],
-                                                2 * (3 * 77 - 3), 0.1) for each in optimizers)
+        rngs = [[each.engine.dropout_rng(0, step, i) for i in range(2)] for each in optimizers]
+        (loss, norm), found = (train_step(each, pair, own, 2 * (3 * 77 - 3), 0.1)
+                               for each, own in zip(optimizers, rngs, strict=True))
         assert [float(value) for value in found] == pytest.approx([loss, norm], rel=1e-4)
     error = to_host(there.params.flat) - here.params.flat
     assert np.linalg.norm(error) < 1e-3 * np.linalg.norm(here.params.flat - start)
@@ -84,7 +85,8 @@ def test_dropout(kernels):
     model, batch, losses = model_on_gpu(config, kernels, "float32"), batches(1, config, 3, 77), []
     optimizer = AdamW(model.params, lr=0.0, engine=model.engine)
     for numbers in ((1, 0, 0), (1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1)):
-        loss, norm = optimizer.train_step(batch, [model.engine.dropout_rng(*numbers)], 3 * 77 - 3, 1.0)
+        rngs = [model.engine.dropout_rng(*numbers)]
+        loss, norm = train_step(optimizer, batch, rngs, 3 * 77 - 3, 1.0)
         losses.append((float(loss), float(norm)))
     assert losses[0] == losses[1]
     assert len({round(loss, 4) for loss, _ in losses}) == 4

@@ -20,7 +20,7 @@ from npgpt.engine.reference import ReferenceEngine
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.transformer import block_backward, block_forward, block_parameters
 from tests import strict_cupy
-from tests.cases import CPU_KERNELS, MODERN, SMALL, B, C, T, V, small_parts
+from tests.cases import CPU_KERNELS, MODERN, SMALL, B, C, T, V, small_parts, train_step
 from tests.helpers.runs import refused
 from tests.torch_gpt import assert_equal, torch_loss, torch_parameters, unit_scale
 
@@ -154,7 +154,7 @@ def trained(block, engine):
         model.use_engine(ReferenceEngine(model.params, 2))
     optimizer = AdamW(model.params, lr=0.01, engine=model.engine)
     steps = (
-        optimizer.train_step([(IDX, TARGETS)], [None], TARGETS.size, max_norm=1.0)
+        train_step(optimizer, [(IDX, TARGETS)], [None], TARGETS.size, max_norm=1.0)
         for _ in range(20)
     )
     return [float(loss) for loss, _ in steps]
@@ -462,8 +462,9 @@ def test_a_batch_whose_texts_depend_on_each_other_is_not_divided(tmp_path, capsy
         optimizer, losses = AdamW(model.params, lr=0.01, engine=model.engine), []
         grads = model.loss_and_grads(IDX, TARGETS)[1]
         for _ in range(2):
-            step = optimizer.train_step([(IDX, TARGETS)] * 2, [None] * 2, 2 * TARGETS.size, max_norm=1.0)
-            losses.append(float(step[0]))
+            two = [(IDX, TARGETS)] * 2
+            loss, _ = train_step(optimizer, two, [None] * 2, 2 * TARGETS.size, max_norm=1.0)
+            losses.append(float(loss))
         return {**grads, "losses": np.array([*losses, model.evaluate(IDX, TARGETS)])}
 
     right = results("reference", 1)

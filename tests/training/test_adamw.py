@@ -1,14 +1,18 @@
 """AdamW, clipping and the schedule against torch over 20 steps."""
 
-from importlib.util import find_spec
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig
+from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.reference import ReferenceEngine
-from npgpt.engine.update import SLICE, NotFiniteError, adamw_update
+from npgpt.engine.update import SLICE
+from npgpt.errors import NotFiniteError
+from npgpt.training.adamw import adamw_update
 from npgpt.training.schedule import learning_rate
+from tests.cases import CPU_KERNELS
 from tests.torch_gpt import torch_parameters, unit_scale
 
 
@@ -85,19 +89,39 @@ def test_the_bits_do_not_depend_on_the_threads(threads, monkeypatch):
     assert np.array_equal(*updated)
 
 
-def test_without_an_engine_the_step_is_compiled():
-    """It equals the lesson's rule up to rounding; with Numba it is not that function."""
+@pytest.mark.parametrize("kernels", [None, *CPU_KERNELS])
+def test_who_takes_the_steps(kernels):
+    """NumPy gives the same bits with and without an engine; Numba's loops differ by rounding."""
     grads = params_of().zeros_like()
     grads.flat[:] = np.random.default_rng(0).standard_normal(grads.flat.size)
     found = []
-    for engine in (lambda params: ReferenceEngine(params, 1), lambda params: None):
+    for make in (ReferenceEngine, lambda params, n: kernels and CPUEngine(params, n, kernels)):
         params = params_of()
-        optimizer = AdamW(params, lr=0.1, engine=engine(params))
+        optimizer = AdamW(params, lr=0.1, engine=make(params, 2))
         norms = [optimizer.step(grads, max_norm=1.0) for _ in range(3)]
         found.append([norms, params.flat, optimizer.m.flat, optimizer.v.flat])
     for ours, expected in zip(*found, strict=True):
+        if kernels != "numba":
+            np.testing.assert_array_equal(ours, expected)
         np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-9)
-    assert (optimizer.engine.adamw_update is adamw_update) == (find_spec("numba") is None)
+
+
+def test_the_rule_returns_what_it_has_updated():
+    """XLA reads the results, NumPy the arguments."""
+    p, g, m, v = np.random.default_rng(0).random((4, 5))
+    made = adamw_update(p, g, m, v, 0.1, 0.2, 1e-8, 0.9, 0.95, 0.1)
+    assert [id(each) for each in made] == [id(p), id(m), id(v)]
+
+
+def test_each_engine_has_a_compiled_rule_once():
+    """And it is Numba's."""
+    pytest.importorskip("numba")
+    rules, params = [], params_of()
+    optimizer = AdamW(params, engine=CPUEngine(params, 1, "numba"))
+    with mock.patch("npgpt.engine.reference.update_slices", lambda *given: rules.append(given[3].rule)):
+        for _ in range(2):
+            optimizer.step(params.zeros_like())
+    assert rules[0] is rules[1] is not adamw_update and rules[0].__wrapped__ is adamw_update
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing():

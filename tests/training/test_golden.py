@@ -152,7 +152,7 @@ def test_dropout_masks(monkeypatch, threads, numbers, expected):
 
     monkeypatch.setattr("npgpt.engine.cpu.draw_masks", drawn)
     engine, idx = GPT(config, threads=threads, kernels="numpy").engine, np.arange(6).reshape(3, 2) % 4
-    engine.loss_and_grads(idx, idx, engine.dropout_rng(*numbers))
+    engine.loss_and_grads([(idx, idx)], [engine.dropout_rng(*numbers)], idx.size)
     assert found == expected
 
 

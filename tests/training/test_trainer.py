@@ -8,7 +8,7 @@ from npgpt import GPT, GPTConfig, UserError
 from npgpt.checkpoints.run import find_checkpoint, fingerprint, read_checkpoint, step_folders
 from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import CharTokenizer
-from npgpt.engine.update import NotFiniteError
+from npgpt.errors import NotFiniteError
 from npgpt.training.evaluation import evaluate_split
 from npgpt.training.loop import batch_starts
 from npgpt.training.metrics import append_metrics, read_metrics
@@ -139,7 +139,7 @@ def test_without_validation_the_latest_checkpoint_is_the_best(tmp_path):
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_a_loss_or_gradient_that_is_not_finite_leaves_the_last_checkpoint(tmp_path, monkeypatch, what):
     trainer = trainer_of(tmp_path)
-    compute = trainer.model.engine.accumulated
+    compute = trainer.model.engine.loss_and_grads
 
     def poisoned(*batch):
         loss, grads = compute(*batch)
@@ -147,7 +147,7 @@ def test_a_loss_or_gradient_that_is_not_finite_leaves_the_last_checkpoint(tmp_pa
             grads["ln_f.bias"][:] = np.inf
         return (np.nan if trainer.step == 5 and what == "loss" else loss), grads
 
-    monkeypatch.setattr(trainer.model.engine, "accumulated", poisoned)
+    monkeypatch.setattr(trainer.model.engine, "loss_and_grads", poisoned)
     with pytest.raises(NotFiniteError, match=f"the {what}.* at step 5: .* checkpoint of step 4"):
         trainer.run()
     checkpoint = read_checkpoint(find_checkpoint(tmp_path))

@@ -71,7 +71,12 @@ def training(shape, folder, threads, side):
 
     def step(i):
         idx, targets = batches[i % len(batches)]
-        return optimizer.train_step([(idx, targets)], [model.engine.dropout_rng(SEED, i, 0)], targets.size, 1.0)[0]
+        given = [(idx, targets)], [model.engine.dropout_rng(SEED, i, 0)], targets.size
+        if hasattr(optimizer, "train_step"):        # an older checkout, as the side `old`
+            return optimizer.train_step(*given, 1.0)[0]
+        loss, grads = model.engine.loss_and_grads(*given)
+        optimizer.step(grads, 1.0)
+        return loss
 
     if shape.device == "cpu":
         return Work(step)

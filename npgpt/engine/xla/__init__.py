@@ -3,7 +3,7 @@
     lines.py    the lesson's files, loaded a second time with `np` = `jax.numpy`
     replaced.py layers that are replaced
     devices.py  the devices, and the parameters that stay on them
-    engine.py   a training step as one program: forward, loss, our backward, accumulation, clipping, AdamW
+    engine.py   the programs: forward, loss, our backward, accumulation; clipping and AdamW
     reader.py   generation, with a KV cache of fixed shapes
 
 JAX is only the compiler: its automatic differentiation is never used. It is imported only with this engine.

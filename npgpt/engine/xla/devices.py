@@ -38,9 +38,15 @@ class Devices:
 
     def put(self, array, *axes):
         """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
-        sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
         with jax.enable_x64(array.dtype == np.float64), jax.transfer_guard("allow"):
-            return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+            return jax.make_array_from_callback(array.shape, self.sharding(*axes), array.__getitem__)
+
+    def sharding(self, *axes):
+        return NamedSharding(self.mesh, PartitionSpec(*axes))
+
+    def divided(self, shape):
+        """Return the axes of a gradient or a moment: the first is divided, if one process has all parts."""
+        return ["batch"] * (jax.process_count() == 1 and shape[0] % self.n == 0)
 
 
 class DeviceParameters(Parameters):
@@ -52,21 +58,19 @@ class DeviceParameters(Parameters):
 
     def __init__(self, config, dtype, devices, frozen=(), moment=False):
         super().__init__(config, dtype, np, frozen, moment)
-        self.devices = devices
+        self.devices, self.beside = devices, 0      # bytes on the devices: of AdamW's moments
         self.there = None           # name -> array on the device, if the values are there
 
     def on_device(self):
-        """Return the arrays on the device: those of the last step, or copies of the host's.
-
-        A moment of AdamW is divided by its first axis, if one process has all parts.
-        """
+        """Return the arrays on the device: those of the last step, or copies of the host's."""
         if self.there is not None:
             return self.there
-        divided, found = self.moment and jax.process_count() == 1, {}
-        for name, (rows, *_) in self.shapes.items():
-            is_even = divided and rows % self.devices.n == 0
-            found[name] = self.devices.put(self._views[name].copy(), *["batch"] * is_even)
-        return found
+        return {name: self.devices.put(self._views[name].copy(), *self.devices.divided(shape) * self.moment)
+                for name, shape in self.shapes.items()}
+
+    def zeros_like(self):
+        self.beside = 2 * self.n_trained * self.dtype.itemsize
+        return DeviceParameters(self.config, self.dtype, self.devices, self.frozen, moment=True)
 
     def _fetch(self):
         if self.there is not None:

@@ -1,5 +1,6 @@
 """The engine: the compiled programs and how they are called."""
 
+import inspect
 import os
 import sys
 import time
@@ -18,7 +19,7 @@ from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.sources import as_tested
 from npgpt.engine.threads import available_cores
 from npgpt.engine.xla.devices import DeviceParameters, devices_of
-from npgpt.engine.xla.lines import lines, rounded
+from npgpt.engine.xla.lines import lines, loaded_again, rounded
 from npgpt.engine.xla.reader import Reader
 from npgpt.engine.xla.replaced import replaced, with_head_in_loss, with_sorted_embedding
 from npgpt.errors import UserError
@@ -47,19 +48,18 @@ def check_alike(config, by_xla, ops, dtype):
                             "change other names of a")
 
 
-def compile_program(program, arguments, platform, donated=None):
+def compile_program(program, arguments, platform, donated=None, shardings=None):
     """Compile a program; tools/compile_for_gpu.py does so for GPUs that are not there.
 
-    donated: as in `XLAEngine.run`.
+    donated, shardings: as in `XLAEngine.run`.
     On a GPU, sums have a fixed order, so that the same program gives the same bits again. JAX 0.8.3, 0.9.2 and 0.10.2
     compile the step so. It has no scatter: XLA would sort all its values, or before 0.10 run a loop over the rows.
     """
     options = {"xla_gpu_exclude_nondeterministic_ops": True} if platform in ("gpu", "cuda") else None
-    more = {}
     if donated is not None:
-        shardings = jax.tree.map(lambda array: array.sharding, arguments[donated])
-        more = {"donate_argnums": donated, "out_shardings": (shardings, None)}
-    return jax.jit(program, **more).lower(*arguments).compile(options)
+        shardings = jax.tree.map(lambda array: array.sharding, arguments[donated]), None
+    made = jax.jit(program, donate_argnums=donated, out_shardings=shardings)
+    return made.lower(*arguments).compile(options)
 
 
 class Draws:
@@ -87,7 +87,7 @@ class XLAEngine(ReferenceEngine):
             if first.platform not in ("gpu", "cuda"):
                 raise UserError("dtype tf32 needs a GPU: use --dtype float32")
             check_tf32(first.device_kind, getattr(first, "compute_capability", ""))
-        lesson, self.transformer, block, self.update = lines(dtype, params.config.block)
+        lesson, self.transformer, block = lines(dtype, params.config.block)
         self.config = params.config.with_block(*block)
         self.lesson = with_sorted_embedding(lesson, self.devices.n)
         self.ops, self.loss_of = replaced(self.lesson, self.config, dtype), self._loss
@@ -97,6 +97,8 @@ class XLAEngine(ReferenceEngine):
                 "gpt_forward", "gpt_backward", "head_forward", "head_backward",
                 "cross_entropy_forward", "cross_entropy_backward"):
             self.ops, self.loss_of = with_head_in_loss(self.ops), self._loss_in_blocks
+        divided = {name: self.devices.divided(shape) for name, shape in params.trained.items()}
+        self.shardings = {name: self.devices.sharding(*axes) for name, axes in divided.items()}     # of gradients
         self._executables = {}      # by name, options and shapes
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         if jax.config.jax_compilation_cache_dir is None and cache[0] != "~":    # without a home, each process compiles
@@ -107,35 +109,43 @@ class XLAEngine(ReferenceEngine):
         n = self.devices.n
         return f"XLA on {self.devices.first.device_kind}" + f", {n} devices" * (n > 1)
 
-    def moments(self):
-        params = self.params
-        return tuple(DeviceParameters(params.config, params.dtype, self.devices, params.frozen, moment=True)
-                     for _ in range(2))
-
     def dropout_rng(self, seed, step, micro_batch):
         return seed, step, micro_batch
 
-    def step(self, batches, rngs, count, moments, step):
-        """As in `ReferenceEngine`, as one program: loss and norm are on the device, and nothing waits for them."""
-        state = self.params, *moments
-        numbers = self._numbers([count, step.lr, *step.corrected()])
-        arguments = [each.on_device() for each in state], *self._batch(batches), numbers, self._words(rngs[0])
-        options = (*step.betas, step.weight_decay, step.n_decay == self.params.n_trained, step.max_norm)
-        program = self.step_program(*options)
-        new, results = self.run("a training step", program, arguments, options, 0)
+    def loss_and_grads(self, batches, rngs, count, mask=None):
+        """As in `ReferenceEngine`, as one program: the results are on the device, and nothing waits for them."""
+        arguments = (self.params.on_device(), *self._batch(batches), self._mask(mask),
+                     self._numbers([count]), self._words(rngs[0]))
+        return self.run("loss and gradients", self._sums, arguments, shardings=(None, self.shardings))
+
+    def for_user(self, loss, grads):
+        """Copy a loss and gradients to the host. This waits."""
+        return float(loss), {name: np.array(grads[name]) for name in self.params.trained}
+
+    def adamw_step(self, grads, moments, step):
+        """As in `ReferenceEngine`, as one program. grads: on the device, or the user's on the host."""
+        state, trained = (self.params, *moments), self.params.trained
+        if not isinstance(grads[next(iter(trained))], jax.Array):
+            grads = {name: self.devices.put(np.array(grads[name]), *self.devices.divided(shape))
+                     for name, shape in trained.items()}
+        numbers = self._numbers([step.lr, step.step_size, step.eps])
+        options = step._replace(lr=None, step_size=None, eps=None)      # the others are constants
+
+        def program(state, grads, numbers):
+            lesson = loaded_again(inspect.getmodule(type(step)), jnp)
+            rates = dict(zip(("lr", "step_size", "eps"), numbers, strict=True))
+            now = lesson.AdamWStep(*options)._replace(**rates, rule=lesson.adamw_update)
+            norm = jnp.sqrt(sum((grads[name] * grads[name]).sum() for name in trained))
+            clip = now.clip(norm)
+            new = {name: now.update(name, state[0][name], grads[name], state[1][name], state[2][name], clip)
+                   for name in trained}
+            return [each | {name: new[name][i] for name in trained} for i, each in enumerate(state)], norm
+
+        arguments = [each.on_device() for each in state], grads, numbers
+        new, norm = self.run("AdamW's step", program, arguments, options, 0)
         for each, there in zip(state, new, strict=True):
             each.there = there
-        return results
-
-    def loss_and_grads(self, idx, targets, rng=None, count=None, mask=None):
-        """As in `ReferenceEngine`; the gradients come to the host."""
-        def program(p, idx, targets, mask, numbers, words):
-            return self._loss_and_grads(p, idx[0], targets[0], mask, numbers[0], words, 0)
-
-        arguments = (self.params.on_device(), *self._batch([(idx, targets)]), self._mask(mask),
-                     self._numbers([count or counted(targets)]), self._words(rng))
-        loss, grads = self.run("loss and gradients", program, arguments)
-        return float(loss), {name: np.array(grads[name]) for name in self.params.trained}
+        return norm
 
     def loss(self, idx, targets, mask=None):
         def program(p, idx, targets, mask, numbers):
@@ -153,42 +163,18 @@ class XLAEngine(ReferenceEngine):
 
     # Programs; p, m, v are dicts name -> array.
 
-    def step_program(self, beta1, beta2, weight_decay, decay_all, max_norm):
-        def program(state, idx, targets, numbers, words):
-            p, m, v = state
-            count, lr, step_size, eps = numbers
+    def _sums(self, p, idx, targets, mask, numbers, words):
+        """Return the sums of the losses and the gradients of n micro-batches; idx, targets (n, B, T)."""
+        count, = numbers
 
-            def accumulate(total, batch):
-                idx, targets, i = batch
-                return jax.tree.map(jnp.add, total, self._loss_and_grads(p, idx, targets, None, count, words, i)), None
+        def accumulate(total, batch):
+            idx, targets, i = batch
+            return jax.tree.map(jnp.add, total, self._loss_and_grads(p, idx, targets, mask, count, words, i)), None
 
-            if len(idx) == 1:
-                loss, grads = self._loss_and_grads(p, idx[0], targets[0], None, count, words, 0)
-            else:
-                zeros = jnp.zeros((), self.params.dtype), {name: jnp.zeros_like(p[name]) for name in m}
-                (loss, grads), _ = jax.lax.scan(accumulate, zeros, (idx, targets, jnp.arange(len(idx))))
-            norm = jnp.sqrt(sum((g * g).sum() for g in grads.values()))
-            clip = self.update.clip_factor(norm, max_norm)
-            new = {
-                name: self.update.adamw_update(
-                    p[name],
-                    grads[name],
-                    m[name],
-                    v[name],
-                    lr,
-                    step_size,
-                    eps,
-                    beta1,
-                    beta2,
-                    weight_decay if decay_all or p[name].ndim > 1 else 0.0,
-                    clip,
-                )
-                for name in m
-            }
-            changed = [each | {name: new[name][i] for name in m} for i, each in enumerate(state)]
-            return changed, (loss, norm)
-
-        return program
+        if len(idx) == 1:
+            return self._loss_and_grads(p, idx[0], targets[0], mask, count, words, 0)
+        zeros = jnp.zeros((), self.params.dtype), {name: jnp.zeros_like(p[name]) for name in self.params.trained}
+        return jax.lax.scan(accumulate, zeros, (idx, targets, jnp.arange(len(idx))))[0]
 
     def _loss_and_grads(self, p, idx, targets, mask, count, words, micro_batch):
         """Return the loss of a micro-batch times its share of `count`, and gradients. words: None without dropout."""
@@ -266,30 +252,33 @@ class XLAEngine(ReferenceEngine):
         seed, step, micro_batch = rng
         return self.devices.put(np.array([seed >> 32, seed & 0xFFFFFFFF, step, micro_batch], np.uint32))
 
-    def run(self, what, program, arguments, options=(), donated=None):
+    def run(self, what, program, arguments, options=(), donated=None, shardings=None):
         """Call a program; compile it first, unless that is done for these options and shapes.
 
         what: its name in messages, empty for none.
         donated: the number of an argument that the first of two results updates in place.
+        shardings: of the results, by default XLA's choice
         """
-        key = what, options, str(jax.tree.map(np.shape, arguments[1:]))
+        # The shapes in an argument that is a dict or a list depend on these, or are the model's.
+        key = what, options, *(getattr(each, "shape", None) for each in arguments)
         with jax.enable_x64(self.dtype == "float64"):
             if key not in self._executables:
-                self._executables[key] = self._compiled(what, program, arguments, donated)
+                self._executables[key] = self._compiled(what, program, arguments, donated, shardings)
             return self._executables[key](*arguments)
 
-    def _compiled(self, what, program, arguments, donated):
+    def _compiled(self, what, program, arguments, donated, shardings):
         """Compile a program. Raises UserError if a CPU's machine has too little memory for it."""
-        shape, device, began = " x ".join(map(str, arguments[1].shape)), self.devices.first, time.perf_counter()
+        device, began, tokens = self.devices.first, time.perf_counter(), getattr(arguments[1], "shape", ())
+        title = f"{what or 'generation'}" + f" of {' x '.join(map(str, tokens))} tokens" * bool(tokens)
         says = what and jax.process_index() == 0
         if says:
-            tqdm.write(f"XLA compiles {what} of {shape} tokens …", file=sys.stderr)
-        found = compile_program(program, arguments, device.platform, donated)
+            tqdm.write(f"XLA compiles {title} …", file=sys.stderr)
+        found = compile_program(program, arguments, device.platform, donated, shardings)
         memory = found.memory_analysis()
         needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-                  + memory.temp_size_in_bytes)
+                  + memory.temp_size_in_bytes + self.params.beside * (donated is None))
         if device.platform == "cpu":
-            check_memory(needed, f"{what or 'generation'} of {shape} tokens")
+            check_memory(needed, title)
         if says:
             seconds = time.perf_counter() - began
             tqdm.write(f"… in {seconds:.1f} s; it needs {in_gigabytes(needed)}", file=sys.stderr)

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy
 
 from npgpt import layers
-from npgpt.engine import update
 from npgpt.engine.activations import located
 from npgpt.engine.ops import table
 from npgpt.engine.sources import run_again
@@ -93,7 +92,7 @@ def matmul(dtype, a, b):
 
 
 def lines(dtype, block):
-    """Return the lesson for XLA: its table of operations, the transformer, the block's functions, AdamW's update."""
+    """Return the lesson for XLA: its table of operations, the transformer, the block's functions."""
     np = SimpleNamespace(**{**vars(jnp), "matmul": functools.partial(matmul, dtype)})
     again = {}
     for module in {inspect.getmodule(getattr(layers, name)) for name in layers.__all__} - {None}:
@@ -102,4 +101,4 @@ def lines(dtype, block):
     gpt = loaded_again(transformer, np)
     names = {"np", *(name for name, value in block.forward.__globals__.items() if value is numpy)}
     functions = run_again(block, Spelled(), {**dict.fromkeys(names, np), "set_in": set_in}, again | vars(gpt))
-    return ops, gpt, functions, loaded_again(update, np)
+    return ops, gpt, functions

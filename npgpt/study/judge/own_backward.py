@@ -23,8 +23,7 @@ from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.ops import table
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
-from npgpt.engine.update import NotFiniteError
-from npgpt.errors import BackwardError, UserError, describe, raised_at
+from npgpt.errors import BackwardError, NotFiniteError, UserError, describe, raised_at
 from npgpt.files import run_python
 from npgpt.model import transformer
 from npgpt.model.config import GPTConfig

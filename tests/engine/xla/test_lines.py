@@ -9,6 +9,7 @@ import pytest
 from npgpt import GPT, AdamW, GPTConfig, UserError
 from npgpt.model.masks import BlockMasks, Masks, draw_masks
 from npgpt.model.transformer import gpt_backward, gpt_forward
+from tests.cases import train_step
 from tests.helpers.models import SMALL, VARIANTS, batch, model_of
 
 # One runs every day; the others are slow, because each model is compiled. Dropout has a test of its own.
@@ -139,7 +140,7 @@ def test_dropout(small_blocks, jax):
     # Micro-batches of a step: the first one's number is sent, the others are counted from it.
     pair = [(7, 0, 0), (7, 0, 1)]
     losses = [xla.loss_and_grads(idx, targets, seed, count=32)[0] for seed in pair]
-    loss, _ = AdamW(xla.params, engine=xla.engine).train_step([(idx, targets)] * 2, pair, 32, None)
+    loss, _ = xla.engine.loss_and_grads([(idx, targets)] * 2, pair, 32)
     assert float(loss) == pytest.approx(sum(losses), rel=1e-12) and losses[0] != losses[1]
 
 
@@ -153,12 +154,31 @@ def test_whole_steps(options, max_norm, n):
         ours.lr = theirs.lr = 0.1 / (step + 1)
         batches = [batch(lesson.config, seed=10 * step + i) for i in range(n)]
         count = sum(int((targets != -1).sum()) for _, targets in batches)
-        expected = theirs.train_step(batches, [None] * n, count, max_norm)
-        found = ours.train_step(batches, [xla.engine.dropout_rng(1, step, i) for i in range(n)], count, max_norm)
+        rngs = [xla.engine.dropout_rng(1, step, i) for i in range(n)]
+        expected = train_step(theirs, batches, [None] * n, count, max_norm)
+        found = train_step(ours, batches, rngs, count, max_norm)
         assert [float(each) for each in found] == pytest.approx(expected, rel=1e-10)
     for a, b in ((xla.params, lesson.params), (ours.m, theirs.m), (ours.v, theirs.v)):
         assert_equal(dict(a), dict(b), rtol=1e-9)
     assert ours.t == 4
+
+
+def test_gradients_on_the_host_and_on_the_device_give_the_same_bits():
+    """The user's are arrays of NumPy, new ones that can be written to."""
+    flats = []
+    for on_host in (True, False):
+        xla = model_of({}, kernels="xla")
+        optimizer = AdamW(xla.params, engine=xla.engine)
+        one = batch(xla.config)
+        for _ in range(2):
+            if on_host:
+                _, grads = xla.loss_and_grads(*one)
+                assert all(type(each) is np.ndarray and each.flags.writeable for each in grads.values())
+                optimizer.step(grads, 0.5)
+            else:
+                train_step(optimizer, [one], [None], 16, 0.5)
+        flats.append(xla.params.flat)
+    np.testing.assert_array_equal(*flats)
 
 
 def test_parameters_on_the_device_are_those_of_the_user():
@@ -169,8 +189,8 @@ def test_parameters_on_the_device_are_those_of_the_user():
     one = batch(lesson.config)
 
     def step():
-        theirs.train_step([one], [None], 16, None)
-        ours.train_step([one], [None], 16, None)
+        train_step(theirs, [one], [None], 16)
+        train_step(ours, [one], [None], 16)
         assert np.isfinite(float(xla.evaluate(*one)))       # which reads nothing but the loss
         assert xla.params.there is not None and ours.m.there is not None
 
@@ -228,11 +248,18 @@ def test_a_step_lowers_for_a_gpu(dtype, jax):
     xla = GPT(GPTConfig(**SMALL, dropout=0.1), dtype=dtype, kernels="xla")
     optimizer = AdamW(xla.params, engine=xla.engine)
     programs = []
-    xla.engine.run = lambda what, *given: programs.append(given[:2]) or ([{}] * 3, (0, 0))
-    optimizer.train_step([batch(xla.config)] * 2, [xla.engine.dropout_rng(1, 0, 0)] * 2, 32, 1.0)
-    (program, arguments), = programs
-    text = jax.jit(program).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
-    assert "stablehlo.dot_general" in text and ("bf16" in text) == (dtype == "bfloat16")
+
+    def run(what, program, arguments, *options, **named):
+        programs.append(jax.jit(program).trace(*arguments))
+        return right(what, program, arguments, *options, **named)
+
+    right, xla.engine.run = xla.engine.run, run
+    rngs = [xla.engine.dropout_rng(1, 0, 0)] * 2
+    train_step(optimizer, [batch(xla.config)] * 2, rngs, 32, 1.0)
+    texts = [each.lower(lowering_platforms=("cuda",)).as_text() for each in programs]
+    assert ["stablehlo.dot_general" in text for text in texts] == [True, False]
+    assert ["bf16" in text for text in texts] == [dtype == "bfloat16", False]
+    assert "stablehlo.sqrt" in texts[1]
 
 
 def test_what_is_refused(monkeypatch):

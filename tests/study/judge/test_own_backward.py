@@ -114,7 +114,7 @@ def test_each_of_the_functions_is_called(layer):
 
     engine, batch, _ = engine_with({layer: failing}, activation="gelu" if layer == "gelu_exact" else "gelu_tanh")
     with pytest.raises(BackwardError, match="it was called"):
-        engine.loss_and_grads(*batch)
+        engine.loss_and_grads([batch[:2]], batch[2:], 10)
     assert all(lesson.backward is LESSONS[name].backward for name, lesson in LAYERS.items())
 
 
@@ -189,8 +189,8 @@ def test_another_dtype_and_shared_memory_do_no_harm():
         return dp
 
     engine, batch, model = engine_with({"gpt": wide}, dropout=0.0)
-    _, grads = engine.loss_and_grads(*batch)
+    _, grads = engine.loss_and_grads([batch[:2]], batch[2:], 10)
     assert all(grads[name].dtype == np.float32 and grads[name].flags.writeable for name in model.params)
     assert not np.shares_memory(grads["ln_f.bias"], grads["h.0.ln_1.bias"])
-    _, twice = engine.accumulated([batch[:2]] * 2, [None] * 2, 10)
+    _, twice = engine.loss_and_grads([batch[:2]] * 2, [None] * 2, 10)
     assert all(np.allclose(twice[name], 2 * grads[name]) for name in grads)
