@@ -39,13 +39,14 @@ class Devices:
     def put(self, array, *axes):
         """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
         with jax.enable_x64(array.dtype == np.float64), jax.transfer_guard("allow"):
-            return jax.make_array_from_callback(array.shape, self.sharding(*axes), array.__getitem__)
+            sharding = self.sharding(*axes)
+            return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
     def sharding(self, *axes):
         return NamedSharding(self.mesh, PartitionSpec(*axes))
 
     def divided(self, shape):
-        """Return the axes of a gradient or a moment: the first is divided, if one process has all parts."""
+        """Return the axes of a gradient or a moment: the first, if one process has all parts."""
         return ["batch"] * (jax.process_count() == 1 and shape[0] % self.n == 0)
 
 
@@ -65,8 +66,9 @@ class DeviceParameters(Parameters):
         """Return the arrays on the device: those of the last step, or copies of the host's."""
         if self.there is not None:
             return self.there
-        return {name: self.devices.put(self._views[name].copy(), *self.devices.divided(shape) * self.moment)
+        axes = {name: self.devices.divided(shape) if self.moment else []
                 for name, shape in self.shapes.items()}
+        return {name: self.devices.put(self._views[name].copy(), *axes[name]) for name in axes}
 
     def zeros_like(self):
         self.beside = 2 * self.n_trained * self.dtype.itemsize

@@ -98,7 +98,8 @@ class XLAEngine(ReferenceEngine):
                 "cross_entropy_forward", "cross_entropy_backward"):
             self.ops, self.loss_of = with_head_in_loss(self.ops), self._loss_in_blocks
         divided = {name: self.devices.divided(shape) for name, shape in params.trained.items()}
-        self.shardings = {name: self.devices.sharding(*axes) for name, axes in divided.items()}     # of gradients
+        self.shardings = {name: self.devices.sharding(*axes)        # of gradients
+                          for name, axes in divided.items()}
         self._executables = {}      # by name, options and shapes
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         if jax.config.jax_compilation_cache_dir is None and cache[0] != "~":    # without a home, each process compiles
@@ -113,17 +114,18 @@ class XLAEngine(ReferenceEngine):
         return seed, step, micro_batch
 
     def loss_and_grads(self, batches, rngs, count, mask=None):
-        """As in `ReferenceEngine`, as one program: the results are on the device, and nothing waits for them."""
+        """As in `ReferenceEngine`, as one program; the results stay on the device. Nothing waits."""
         arguments = (self.params.on_device(), *self._batch(batches), self._mask(mask),
                      self._numbers([count]), self._words(rngs[0]))
-        return self.run("loss and gradients", self._sums, arguments, shardings=(None, self.shardings))
+        shardings = None, self.shardings
+        return self.run("loss and gradients", self._sums, arguments, shardings=shardings)
 
     def for_user(self, loss, grads):
         """Copy a loss and gradients to the host. This waits."""
         return float(loss), {name: np.array(grads[name]) for name in self.params.trained}
 
     def adamw_step(self, grads, moments, step):
-        """As in `ReferenceEngine`, as one program. grads: on the device, or the user's on the host."""
+        """As in `ReferenceEngine`, as one program. grads: on the device, or on the host."""
         state, trained = (self.params, *moments), self.params.trained
         if not isinstance(grads[next(iter(trained))], jax.Array):
             grads = {name: self.devices.put(np.array(grads[name]), *self.devices.divided(shape))
@@ -132,14 +134,17 @@ class XLAEngine(ReferenceEngine):
         options = step._replace(lr=None, step_size=None, eps=None)      # the others are constants
 
         def program(state, grads, numbers):
+            p, m, v = state
             lesson = loaded_again(inspect.getmodule(type(step)), jnp)
             rates = dict(zip(("lr", "step_size", "eps"), numbers, strict=True))
             now = lesson.AdamWStep(*options)._replace(**rates, rule=lesson.adamw_update)
             norm = jnp.sqrt(sum((grads[name] * grads[name]).sum() for name in trained))
             clip = now.clip(norm)
-            new = {name: now.update(name, state[0][name], grads[name], state[1][name], state[2][name], clip)
+            new = {name: now.update(name, p[name], grads[name], m[name], v[name], clip)
                    for name in trained}
-            return [each | {name: new[name][i] for name in trained} for i, each in enumerate(state)], norm
+            changed = [each | {name: new[name][i] for name in trained}
+                       for i, each in enumerate(state)]
+            return changed, norm
 
         arguments = [each.on_device() for each in state], grads, numbers
         new, norm = self.run("AdamW's step", program, arguments, options, 0)
@@ -164,17 +169,19 @@ class XLAEngine(ReferenceEngine):
     # Programs; p, m, v are dicts name -> array.
 
     def _sums(self, p, idx, targets, mask, numbers, words):
-        """Return the sums of the losses and the gradients of n micro-batches; idx, targets (n, B, T)."""
+        """Sum the losses and the gradients of n micro-batches; idx, targets (n, B, T)."""
         count, = numbers
 
         def accumulate(total, batch):
             idx, targets, i = batch
-            return jax.tree.map(jnp.add, total, self._loss_and_grads(p, idx, targets, mask, count, words, i)), None
+            new = self._loss_and_grads(p, idx, targets, mask, count, words, i)
+            return jax.tree.map(jnp.add, total, new), None
 
         if len(idx) == 1:
             return self._loss_and_grads(p, idx[0], targets[0], mask, count, words, 0)
-        zeros = jnp.zeros((), self.params.dtype), {name: jnp.zeros_like(p[name]) for name in self.params.trained}
-        return jax.lax.scan(accumulate, zeros, (idx, targets, jnp.arange(len(idx))))[0]
+        zeros = {name: jnp.zeros_like(p[name]) for name in self.params.trained}
+        begin = jnp.zeros((), self.params.dtype), zeros
+        return jax.lax.scan(accumulate, begin, (idx, targets, jnp.arange(len(idx))))[0]
 
     def _loss_and_grads(self, p, idx, targets, mask, count, words, micro_batch):
         """Return the loss of a micro-batch times its share of `count`, and gradients. words: None without dropout."""
@@ -263,13 +270,16 @@ class XLAEngine(ReferenceEngine):
         key = what, options, *(getattr(each, "shape", None) for each in arguments)
         with jax.enable_x64(self.dtype == "float64"):
             if key not in self._executables:
-                self._executables[key] = self._compiled(what, program, arguments, donated, shardings)
+                given = what, program, arguments, donated, shardings
+                self._executables[key] = self._compiled(*given)
             return self._executables[key](*arguments)
 
     def _compiled(self, what, program, arguments, donated, shardings):
         """Compile a program. Raises UserError if a CPU's machine has too little memory for it."""
-        device, began, tokens = self.devices.first, time.perf_counter(), getattr(arguments[1], "shape", ())
-        title = f"{what or 'generation'}" + f" of {' x '.join(map(str, tokens))} tokens" * bool(tokens)
+        device, began = self.devices.first, time.perf_counter()
+        title, tokens = what or "generation", getattr(arguments[1], "shape", None)
+        if tokens:
+            title += f" of {' x '.join(map(str, tokens))} tokens"
         says = what and jax.process_index() == 0
         if says:
             tqdm.write(f"XLA compiles {title} …", file=sys.stderr)
