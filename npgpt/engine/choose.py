@@ -9,6 +9,7 @@ from npgpt.checks import check_memory
 from npgpt.devices import array_module
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.reference import ReferenceEngine
+from npgpt.engine.trial import validate
 from npgpt.errors import UserError
 from npgpt.model.block import GPT2
 from npgpt.model.config import GPTConfig
@@ -31,7 +32,7 @@ def make_engine(config: GPTConfig, dtype: str, device: str, threads: int, kernel
         values = sum(map(math.prod, parameter_shapes(config).values()))
         check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")
     if config.block != GPT2:
-        config.block.validate(config)
+        validate(config)
     if kernels == "xla":
         from npgpt.engine.xla.engine import on_xla  # imports JAX
         return on_xla(config, dtype, device, frozen)

@@ -8,6 +8,7 @@ from npgpt.arrays import on_device_of, to_host
 from npgpt.checks import check_memory
 from npgpt.engine.ops import table, without_caches
 from npgpt.engine.sources import as_tested
+from npgpt.engine.trial import check_continuing
 from npgpt.model import transformer
 from npgpt.model.masks import draw_masks
 from npgpt.model.variants import model_forward
@@ -23,7 +24,7 @@ class Texts:
     """
 
     def __init__(self, config, B, pads=None):
-        config.block.check_continuing(config)
+        check_continuing(config)
         self.block_size, self.tokens = config.block_size, np.empty((B, 0), np.int64)
         self.pads = np.zeros(B, np.int64) if pads is None else pads
 

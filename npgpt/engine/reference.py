@@ -9,6 +9,7 @@ from npgpt.arrays import to_scalar
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.ops import without_caches, without_frozen
 from npgpt.engine.threads import sharing_cores, spread
+from npgpt.engine.trial import mixes_texts
 from npgpt.engine.update import update_slices
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.masks import draw_masks
@@ -34,7 +35,7 @@ class ReferenceEngine:
     @functools.cached_property
     def mixes_texts(self) -> bool:
         """Whether the texts of a batch depend on each other: then no batch may be divided."""
-        return self.params.config.block.mixes_texts(self.params.config)
+        return mixes_texts(self.params.config)
 
     @property
     def description(self) -> str:

@@ -1,31 +1,25 @@
 """The block that a model repeats, GPT-2's or a user's own: its parameters, its forward and its backward."""
 
 import contextlib
-import copy
 import dataclasses
 import functools
 import hashlib
 import inspect
-import itertools
 import linecache
 import os
 import re
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
 
-from npgpt import layers
 from npgpt.checks import is_real, require, shown
 from npgpt.errors import UserError, describe, raised_at
 from npgpt.files import run_python
 from npgpt.model import transformer
-from npgpt.model.masks import BlockMasks
-from npgpt.model.tree import flatten, nest
+from npgpt.model.tree import flatten
 
 FUNCTIONS, INITS = ("parameters", "forward", "backward"), ("linear", "residual", "bias", "normal")
 NAME = r"([A-Za-z]\w*\.)*[A-Za-z]\w*"
-ALONE = slice(0, 1), slice(1, 2)        # each text of a trial
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,84 +83,8 @@ class Block:
         """Return whether this block has all parameters of GPT-2's, and others."""
         return self.parameters_of(config).keys() > GPT2.parameters_of(config).keys()
 
-    def trial(self, config):
-        """Return x and dx_out (2, T, C), the parameters p of one block, and a mask.
-
-        The numbers are random, of unit scale, in float32. Nothing can be written to x, dx_out and
-        p, because others need what they hold.
-        """
-        rng, T = np.random.default_rng(0), min(3, config.block_size)
-        x, dx_out = rng.standard_normal((2, 2, T, config.n_embd), np.float32)
-        facts = self.parameters_of(config).items()
-        p = {}
-        for name, (shape, _) in facts:
-            scale = np.float32(shape[0] ** 0.5 if len(shape) > 1 else 1)
-            p[name] = rng.standard_normal(shape, np.float32) / scale
-        for array in (x, dx_out, *p.values()):
-            array.flags.writeable = False
-        return x, dx_out, nest(p), layers.causal_mask(None, x) if config.causal else None
-
-    def tried(self, config, ops=layers, by=lambda function: function, texts=(slice(2),)):
-        """Run all forwards, then all backwards, on a `trial`.
-
-        by: wraps a function of x, dx_out and p.
-        texts: slices, one for each call; by default one call with both texts.
-        Returns a dict for each call: "x_out", "dx", "the gradient of …" -> array.
-        """
-        x, dx_out, p, mask = self.trial(config)
-        block = self.guarded(self.forward, self.backward)
-
-        def run(x, dx_out, p):
-            masks, results = BlockMasks(), []
-            ran = [block.forward(x[part], p, config, 0, mask, masks, ops) for part in texts]
-            for part, (x_out, cache) in zip(texts, ran, strict=True):
-                dx, dp = block.backward(dx_out[part], cache, ops)
-                grads = {f"the gradient of {name}": each for name, each in flatten(dp).items()}
-                results.append({"x_out": x_out, "dx": dx, **grads})
-            return results
-
-        with np.errstate(all="ignore"):
-            return by(run)(x, dx_out, p)
-
-    def validate(self, config):
-        """Raise UserError unless both functions run, and their results fit and stay what they are.
-
-        Others are added to the gradients: none may share memory with another or with a parameter.
-        """
-        results, = self.tried(config)
-        grads = {name: array for name, array in results.items() if name not in ("x_out", "dx")}
-        for (name, one), (other, two) in itertools.product(grads.items(), repeat=2):
-            if not one.flags.writeable or name != other and np.shares_memory(one, two):
-                raise UserError(f"{self}: {name} must have memory of its own, because others are "
-                                "added to it: return a copy")
-        first, = self.tried(config, texts=ALONE[:1])
-        before = copy.deepcopy(first)
-        again, _ = self.tried(config, texts=ALONE)
-        if changed := differing(before, first) + differing(before, again):
-            raise UserError(f"{self}: {changed[0]} differs after the block has been called for "
-                            "another text: return new arrays and a new cache each time, draw no "
-                            "random numbers")
-
-    def check_trained(self, config, trained):
-        """Raise UserError unless the backward returns the gradients of these parameters of a model."""
-        results, = self.tried(config)
-        for name in trained:
-            if name.startswith("h.") and f"the gradient of {name.split('.', 2)[2]}" not in results:
-                raise self.lacks(name)
-
     def lacks(self, name):
         return UserError(f"{self} returns no gradient of {name}: return it, or freeze it")
-
-    def mixes_texts(self, config):
-        """Return whether the results for a text of a batch depend on the other texts."""
-        if self == GPT2:
-            return False
-        (whole,), (one, two) = self.tried(config), self.tried(config, texts=ALONE)
-        with np.errstate(all="ignore"):
-            alone = {name: one[name] + two[name] for name in whole}
-        for name in ("x_out", "dx"):
-            alone[name] = np.concatenate([one[name], two[name]])
-        return differing(whole, alone) != []
 
     def guarded(self, forward, backward):
         """Return the block with an engine's versions of its functions, guarded if it is a user's.
@@ -177,9 +95,11 @@ class Block:
         if self == GPT2:
             return dataclasses.replace(self, forward=forward, backward=backward)
 
+        asks = arguments_of(self.forward) & {"positions", "distances"}
+
         @functools.wraps(forward)
         def guarded_forward(x, p, *others, **named):
-            named = asked(self.forward, places(x)) | named
+            named = (asked(self.forward, places(x)) if asks else {}) | named
             with self.blamed():
                 x_out, cache = forward(x, p, *others, **named)
                 self.check_kind("x_out", x_out, x)
@@ -207,33 +127,6 @@ class Block:
             raise UserError(f"{name} of {self} must be an array {like.shape} {like.dtype}, "
                             f"not {shape} {dtype}")
 
-    def check_continuing(self, config):
-        """Raise UserError unless reading token by token, with cached keys and values, equals reading all at once."""
-        if self == GPT2:
-            return
-        x, _, p, mask = self.trial(config)
-        kept, H, D = [], config.n_head, config.head_size
-
-        def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
-            kept.append((k, v))
-            k, v = (np.concatenate(each, axis=2) for each in zip(*kept, strict=True))
-            return layers.attention_forward(q, k, v, scale, mask)
-
-        ops, rows = SimpleNamespace(**{**vars(layers), "attention_forward": attention_forward}), []
-        with self.blamed(), np.errstate(all="ignore"):
-            at = config.at(**places(x))
-            whole, _ = at.block.forward(x, p, config, 0, mask, BlockMasks(), layers)
-        with self.blamed(" for a token that continues a text"), np.errstate(all="ignore"):
-            for t in range(x.shape[1]):
-                token, distances = slice(t, t + 1), places(x)["distances"]
-                at = config.at(positions=np.full((2, 1), t), distances=distances[..., token, :t + 1])
-                seen = np.zeros((1, 1), x.dtype)
-                rows.append(at.block.forward(x[:, token], p, config, 0, seen, BlockMasks(), ops)[0])
-        once = len(kept) in (0, len(rows)) and all(each.shape == (2, H, 1, D) for pair in kept for each in pair)
-        if not once or abs(np.concatenate(rows, axis=1) - whole).max() > 1e-3 * abs(whole).max():
-            raise UserError(f"{self} cannot continue texts: token by token it computes something else than at once; a "
-                            "token sees others in ops.attention_forward alone, called once, with GPT-2's heads, mask")
-
     @contextlib.contextmanager
     def blamed(self, when=""):
         """Turn what the block's code raises into a UserError with the line."""
@@ -247,16 +140,6 @@ class Block:
             number = raised_at(error, self.file)
             line = f", line {number}" if number else ""
             raise UserError(f"{self}{line}{when}: {describe(error)}") from error
-
-
-def differing(results, others):
-    """Return the names of the arrays of two dicts that differ by more than rounding."""
-    finite = {name: array[np.isfinite(array)] for name, array in results.items()}
-    scales = {name: abs(array).max(initial=0.0) for name, array in finite.items()}
-    rounding = 1e-5 * max(scales.values())          # of a gradient that is 0, but for rounding
-
-    return [name for name, scale in scales.items() if not np.allclose(
-        others[name], results[name], rtol=0.0, atol=1e-4 * scale + rounding, equal_nan=True)]
 
 
 def places(x):

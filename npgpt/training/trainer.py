@@ -14,6 +14,7 @@ from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import NoTokenizer
 from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.memory import check_training_memory
+from npgpt.engine.trial import check_trained
 from npgpt.errors import NotFiniteError, UserError
 from npgpt.interrupts import calling_on_signals
 from npgpt.model.block import GPT2
@@ -57,7 +58,7 @@ class Trainer:
         check_tokens("train_tokens", train_tokens)
         check_causal(model.config)
         if model.config.block != GPT2:
-            model.config.block.check_trained(model.config, model.params.trained)
+            check_trained(model.config, model.params.trained)
         self.model, self.on_evaluation = model, on_evaluation
         self.train_tokens, self.val_tokens = train_tokens, val_tokens
         self.out_dir = None if out_dir is None else Path(out_dir)

@@ -17,6 +17,7 @@ import pytest
 from npgpt import GPT, AdamW, GPTConfig, UserError, load
 from npgpt.engine import sources
 from npgpt.engine.reference import ReferenceEngine
+from npgpt.engine.trial import mixes_texts, validate
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.transformer import block_backward, block_forward, block_parameters
 from tests import strict_cupy
@@ -393,8 +394,8 @@ def test_a_block_that_trains_rightly_is_not_refused(tmp_path, changes):
     block = read_block(tiny(tmp_path, *changes))
     for block_size in (1, 8):
         config = GPTConfig(**{**SMALL, "block_size": block_size}, block=block)
-        config.block.validate(config)
-        assert not config.block.mixes_texts(config)
+        validate(config)
+        assert not mixes_texts(config)
 
 
 LATE = {        # what is said, old code, new code
@@ -446,7 +447,7 @@ MIXED = {"statistics": ("x_out = x * w", "x = x - x.mean(axis=(0, 1))\n    x_out
 def test_infinity_does_not_hide_that_texts_depend_on_each_other(tmp_path):
     infinite = "dx_out * w", "dx_out * np.where(np.arange(w.size) == 0, np.float32(np.inf), w)"
     config = model_of(tiny(tmp_path, *MIXED["the size"], *infinite)).config
-    assert config.block.mixes_texts(config)
+    assert mixes_texts(config)
 
 
 @pytest.mark.parametrize("kernels", KERNELS)

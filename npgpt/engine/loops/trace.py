@@ -201,6 +201,13 @@ def is_number(value):
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
+def as_real(node):
+    """Return the node of a value in arithmetic: True is 1."""
+    if node.kind != "b":
+        return node
+    return Node(node.rows, node.columns, "real({0})", (node,), node.stage)
+
+
 def like_of(operand):
     return operand.like if isinstance(operand, Traced) else operand
 
@@ -270,6 +277,8 @@ class Trace:
         make something else.
         """
         nodes = tuple(map(self.node, operands))
+        if template != WHERE:
+            nodes = tuple(map(as_real, nodes))
         kinds = "".join(each.kind for each in nodes)
         if kinds != ("bff" if template == WHERE else "f" * len(nodes)):
             raise UnfitError

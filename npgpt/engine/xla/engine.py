@@ -18,6 +18,7 @@ from npgpt.engine.ops import without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.sources import as_tested
 from npgpt.engine.threads import available_cores
+from npgpt.engine.trial import tried
 from npgpt.engine.xla.devices import DeviceParameters, devices_of
 from npgpt.engine.xla.lines import lines, loaded_again, rounded
 from npgpt.engine.xla.reader import Reader
@@ -41,8 +42,8 @@ def on_xla(config, dtype, device, frozen):
 def check_alike(config, by_xla, ops, dtype):
     """Raise UserError unless a user's block computes the same by XLA as by NumPy. by_xla: config with XLA's lines."""
     near = {"bfloat16": 0.1, "tf32": 0.01}.get(dtype, 1e-3)
-    for ours, theirs in zip(jax.tree.leaves(config.block.tried(config)),
-                            jax.tree.leaves(by_xla.block.tried(by_xla, ops, by=jax.jit)), strict=True):
+    for ours, theirs in zip(jax.tree.leaves(tried(config)),
+                            jax.tree.leaves(tried(by_xla, ops, by=jax.jit)), strict=True):
         if not np.allclose(theirs, ours, rtol=near, atol=near * abs(ours).max()):
             raise UserError(f"{config.block} computes something else by XLA than by NumPy: there, a += b does not "
                             "change other names of a")
