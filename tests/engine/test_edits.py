@@ -51,7 +51,7 @@ def edited(tree, name):
     elif isinstance(last.value, ast.Tuple):
         last.value.elts[0] = ast.parse(f"{ast.unparse(last.value.elts[0])} * 0.9 + {more}").body[0].value
     else:
-        last.value = ast.parse(f"{ast.unparse(last.value)} * 0.9 + {more}").body[0].value
+        last.value = ast.parse(f"({ast.unparse(last.value)}) * 0.9 + {more}").body[0].value
     return ast.unparse(tree)
 
 
@@ -68,7 +68,8 @@ def test_every_engine_trains_with_an_edited_line_of_a_layer(names, tmp_path):
     losses = {str(fields): loss for (fields, *_), (loss,) in zip(plain, found[:3], strict=True)}
     for name, (loss,) in zip(names, found[3:], strict=True):
         assert abs(loss - losses[str(fields_of(name))]) > 1e-3, name
-        assert (f"npgpt: {name} was edited" in told) == (name in sources.TESTED)
+        replaced = name in sources.TESTED and name != "causal_mask"     # that only in a long context
+        assert (f"npgpt: {name} was edited" in told) == replaced
 
 
 def test_the_lesson_has_the_code_that_its_replacements_were_tested_with():
