@@ -4,9 +4,10 @@ import numpy as np
 
 
 def causal_mask(mask, x):
-    """Hide later positions of x (B, T, C): return -inf above the diagonal, plus the mask if there is one.
+    """Hide later positions: return 0, and -inf above the diagonal, plus the mask if there is one.
 
-    -> (T, T), or the shape of the mask.
+    x (B, T, C) gives T and the dtype -> (T, T), or the shape of the mask. It is a constant, so it
+    has no backward.
     """
     T = x.shape[1]
     future = np.triu(np.full_like(x, -np.inf, shape=(T, T)), k=1)       # (T, T)
@@ -21,11 +22,12 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     or None; dropout_mask (B, H, T, S) of zeros and 1 / (1 - p), or None -> mix (B, H, T, D), cache.
     (Vaswani et al. 2017, arXiv:1706.03762.)
 
-    The largest score of each row is subtracted: the softmax does not change, and exp cannot overflow. Each query must
-    see at least one key; `check_mask` in npgpt/model/batch.py takes care of it.
+    The largest score of each row is subtracted: the softmax does not change, and exp cannot
+    overflow. Each query must see at least one key, or its largest score is -inf, and -inf - -inf is
+    NaN: `check_mask` in npgpt/model/batch.py lets a query that sees none see itself.
 
-    The cache holds q, k, v and att. att is large, S values for each position and head. Recomputing
-    it would cost half of the forward's matmuls (one of two) and the softmax.
+    The cache holds the arguments but the mask, and att, which is large: S values for each position
+    and head. Recomputing it would cost half of the forward's matmuls (one of two) and the softmax.
     """
     scores = q @ k.swapaxes(-1, -2)                                     # (B, H, T, S)
     scaled = scores * scale                                             # (B, H, T, S)
@@ -50,11 +52,12 @@ def attention_backward(dmix, cache):
         dexps = datt / total + dtotal                   used twice: att, and total = sum(exps)
               = (datt - dot) / total
         dlargest = -sum(dexps exps)                     exps = exp(masked - largest)
-                 = -sum(att (datt - dot)) = 0           because sum(att) = 1
-        dmasked = exps dexps
+                 = -sum(att (datt - dot))               because att = exps / total
+                 = -(dot - dot sum(att)) = 0            because sum(att) = 1
+        dmasked = exps dexps                            the derivative of exp is exp
                 = att (datt - dot)
 
-    Where the mask was -inf, att is 0, and so is dmasked: the mask needs no line of its own.
+    Where the mask was -inf, att is 0, and so is dmasked: nothing needs to be hidden again.
     """
     q, k, v, scale, att, dropout_mask = cache
     # mix = kept @ v

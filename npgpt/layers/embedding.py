@@ -4,24 +4,25 @@ import numpy as np
 
 
 def embedding_forward(idx, wte, wpe):
-    """Compute x = wte[idx] + wpe[position].
+    """Compute x = wte[idx] + wpe[0, …, T - 1]: row t of wpe is the vector of position t.
 
     idx (B, T) integers, wte (V, C) token embedding, wpe (block_size, C) position embedding -> x (B, T, C), cache.
-    The cache holds idx and the lengths of the two tables: the gradient only needs to know which rows were read.
+    The cache holds idx, which says which rows were read, and the lengths of the two tables, for the gradients' shapes.
     """
     T = idx.shape[1]
     token = wte[idx]            # (B, T, C)
     position = wpe[:T]          # (T, C)
-    x = token + position        # (B, T, C): every batch entry gets the same positions
+    x = token + position        # (B, T, C): every batch entry gets the same position vectors
     return x, (idx, len(wte), len(wpe))
 
 
 def embedding_backward(dx, cache):
     """Undo `embedding_forward`: dx (B, T, C) -> dwte (V, C), dwpe (block_size, C).
 
-    A row that was read n times gets the sum of n gradients. `dwte[idx] += dx` would be wrong: for
-    each place of a repeated token NumPy reads the old row, and the last write wins. np.add.at adds
-    them all.
+    A row that was read n times gets the sum of n gradients: row v of dwte is the sum of dx over all
+    b and t with idx[b, t] = v, and row t of dwpe the sum over b. `dwte[idx] += dx` would be wrong:
+    for each place of a repeated token NumPy reads the old row, and the last write wins. np.add.at
+    adds them all.
     """
     idx, vocab_size, block_size = cache
     B, T, C = dx.shape

@@ -29,20 +29,22 @@ def layernorm_backward(dy, cache):
     channels of one position:
 
         m = mean(dxhat xhat)                            mean_dxhat_xhat below
-        drstd = sum(dxhat centred)                      xhat = centred rstd, in C channels
+        drstd = sum(dxhat centred)                      xhat = centred rstd, one rstd for C channels
               = C m / rstd                              because centred = xhat / rstd
         dvar = drstd (-1/2) rstd^3                      rstd = (var + eps)^(-1/2)
              = -C/2 rstd^2 m
         dcentred = rstd dxhat + dvar 2 centred / C      used twice: xhat, and var = mean(centred^2)
+                 = rstd dxhat - rstd^2 m centred
                  = rstd (dxhat - xhat m)
-        dmean = -sum(dcentred)                          centred = x - mean, in C channels
+        dmean = -sum(dcentred)                          centred = x - mean, one mean for C channels
+              = -rstd (sum(dxhat) - m sum(xhat))
               = -C rstd mean(dxhat)                     because sum(xhat) = 0
         dx = dcentred + dmean / C                       used twice: centred, and mean = sum(x) / C
            = rstd (dxhat - mean(dxhat) - xhat m)
 
-    In words: the gradient loses its part along (1, …, 1) and its part along xhat, because moving x
-    in these two directions, a shift or a stretch, does not change xhat. (eps is not stretched with
-    x, so eps / (var + eps) of the part along xhat stays.)
+    In words: dxhat loses its part along (1, …, 1) and its part along xhat, because moving x in these
+    two directions, a shift or a stretch, does not change xhat. (But for eps, which is not stretched
+    with x: mean(xhat^2) is var / (var + eps), so the rest of the part along xhat stays.)
     """
     xhat, rstd, weight, has_bias = cache
     C = xhat.shape[-1]

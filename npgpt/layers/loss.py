@@ -6,13 +6,13 @@ IGNORE_INDEX = -1       # the target of a position that does not count
 
 
 def cross_entropy_forward(logits, targets):
-    """Compute loss = mean over the targets of -log softmax(logits)[target].
+    """Compute loss = mean over the counted targets of -log softmax(logits)[target].
 
     logits (..., V), targets (...) integers in [0, V), or -1 (`IGNORE_INDEX`) for a position that does not count; at
     least one counts -> loss (0-d array, nats per token), cache.
 
     The largest logit of each row is subtracted first: the softmax does not change, and exp cannot overflow. The cache
-    holds the probabilities, from which the gradient is one subtraction away; the logits are not needed again.
+    holds the probabilities, from which two lines make the gradient; the logits are not needed again.
     """
     counted = (targets != IGNORE_INDEX)[..., None]                  # (..., 1)
     column = np.where(counted, targets[..., None], 0)               # (..., 1) any column will do for an ignored target
@@ -30,19 +30,20 @@ def cross_entropy_forward(logits, targets):
 def cross_entropy_backward(dloss, cache):
     """Undo `cross_entropy_forward`: dloss (a number, 1.0 for training) -> dlogits (..., V).
 
-    Fused: dprobs, dat_target, dtotal, dexps and dshifted are skipped. Line by line, in one row:
+    Fused: dprobs, dat_target, dtotal, dexps and dshifted are skipped. Line by line, in one row, with
+    true = 1 at the target and 0 elsewhere:
 
+        dlosses = dloss / count                         loss = sum(losses) / count; 0 if ignored
         dprobs = 0                                      the loss does not read probs
         dat_target = -dlosses                           losses = log(total) - at_target
-        dtotal = dlosses / total
+        dtotal = dlosses / total                        the derivative of log(total) is 1 / total
         dexps = dtotal                                  total = sum(exps)
         dshifted = exps dexps + true dat_target         used twice: exp(shifted), and at_target
                  = (probs - true) dlosses               because probs = exps / total
         dlogits = dshifted                              shifted = logits - max(logits)
 
-    So the gradient is the predicted minus the true distribution, which is 1 at the target. Both sum
-    to 1, so a row of dshifted sums to 0: that is why max(logits), subtracted in the whole row, gets
-    no gradient.
+    So the gradient is the predicted minus the true distribution. max(logits) gets -sum(dshifted),
+    which is 0, because probs and true both sum to 1.
     """
     probs, column, counted, count = cache
     # loss = np.where(counted, losses, 0.0).sum() / count

@@ -1,4 +1,4 @@
-"""What other models do otherwise than GPT-2, outside of the lesson: operations of the table replaced.
+"""What other models do otherwise than GPT-2, outside of its blocks: replaced operations.
 
 An embedding without positions, or with a LayerNorm of its own ("ln_e"); no last LayerNorm; a head
 with a matrix or a bias of its own ("lm_head"); attention to later positions. `model_forward` and
@@ -22,13 +22,16 @@ NOTHING = Nothing(0.0)
 
 
 def model_forward(idx, p, config, dropout_masks, ops, mask=None, lesson=transformer.gpt_forward):
-    """Compute the logits of a model, (B, T, V), and the cache; arguments as in the lesson's."""
+    """Compute the logits of a model, (B, T, V), and the cache.
+
+    lesson: the `gpt_forward` to run, such as XLA's. The other arguments are its.
+    """
     p = {"wpe": {"weight": None}, "ln_f": {"weight": None}} | p         # None: a model without it
     if config.positions == "none":
         ops = replaced(ops, embedding_forward=token_embedding_forward)
     if config.embedding_layer_norm:
-        ln_e = p["ln_e"] | {"eps": config.layer_norm_epsilon}
-        ops = replaced(ops, embedding_forward=partial(normed_embedding_forward, ops, ln_e))
+        norm = p["ln_e"] | {"eps": config.layer_norm_epsilon}
+        ops = replaced(ops, embedding_forward=partial(normed_embedding_forward, ops, norm))
     if not config.final_layer_norm:
         ops = replaced(ops, layernorm_forward=partial(optional_layernorm_forward, ops))
     if not config.tie_word_embeddings:
@@ -41,7 +44,10 @@ def model_forward(idx, p, config, dropout_masks, ops, mask=None, lesson=transfor
 
 
 def model_backward(dlogits, cache, ops, lesson=transformer.gpt_backward):
-    """Undo `model_forward`: dlogits (B, T, V) -> dp, the gradient of every parameter."""
+    """Undo `model_forward`: dlogits (B, T, V) -> dp, the gradient of every parameter.
+
+    What a model lacks is None or an empty dict there. lesson: the `gpt_backward` to run.
+    """
     config, more = cache[-1], {"lm_head": {}}
     if config.positions == "none":
         ops = replaced(ops, embedding_backward=partial(token_embedding_backward, ops))
@@ -61,11 +67,15 @@ def replaced(ops, **functions):
     return SimpleNamespace(**vars(ops) | functions)
 
 
-# Each pair: ops is the table before; more and lm_head take gradients that GPT-2's tree lacks.
+# Each pair: ops is the table before the replacement. more and lm_head are dicts to which a backward
+# writes the gradients that GPT-2's tree lacks.
 
 
 def token_embedding_forward(idx, wte, wpe):
-    """Read the rows of the tokens alone: wpe is None. -> x (B, T, C), the lesson's cache."""
+    """Read the rows of the tokens alone: wpe is None. -> x (B, T, C), the lesson's cache.
+
+    T, in place of the length of wpe, is the least for which the lesson's backward runs.
+    """
     return wte[idx], (idx, len(wte), idx.shape[1])
 
 
@@ -74,10 +84,10 @@ def token_embedding_backward(ops, dx, cache):
     return dwte, None
 
 
-def normed_embedding_forward(ops, ln_e, idx, wte, wpe):
-    """Normalise what the embedding returns. ln_e: weight, bias and eps of the LayerNorm."""
+def normed_embedding_forward(ops, norm, idx, wte, wpe):
+    """Normalise what the embedding returns. norm: weight, bias and eps of the LayerNorm."""
     x, embedding = ops.embedding_forward(idx, wte, wpe)
-    x, ln_e = ops.layernorm_forward(x, **ln_e)
+    x, ln_e = ops.layernorm_forward(x, **norm)
     return x, (embedding, ln_e)
 
 

@@ -1,4 +1,4 @@
-"""AdamW: steps scaled by the running size of each gradient, with weight decay apart from the gradient."""
+"""AdamW: steps scaled by each gradient's running size; weight decay apart from the gradient."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,17 +18,36 @@ DECAYS = ("matrices", "all")
 
 
 def adamw_update(p, g, m, v, lr, step_size, eps, beta1, beta2, weight_decay, clip=1.0):
-    """Apply one step to arrays of equal shape, in place, and return p, m, v; g clip is the gradient.
+    """Apply one step to arrays of equal shape, in place, and return p, m, v.
 
-    step_size, eps: as in `AdamW.step`. XLA's arrays cannot be written to: there, new ones are returned.
+    p parameters; g their gradient before clipping, clip its factor; m and v running means of the
+    clipped gradient and of its square, the moments. The step is
+
+        p = (1 - lr weight_decay) p - lr m_hat / (sqrt(v_hat) + eps)
+
+    m_hat = m / (1 - beta1^t) and v_hat = v / (1 - beta2^t) are the moments without their start at
+    zero, in step t. `corrections` has moved the two factors into step_size and eps.
+    XLA's arrays cannot be written to: there, new ones are returned.
     """
-    m *= beta1                                  # m = beta1 m + (1 - beta1) g
+    m *= beta1                                  # m = beta1 m + (1 - beta1) clip g
     m += ((1.0 - beta1) * clip) * g
-    v *= beta2                                  # v = beta2 v + (1 - beta2) g^2
+    v *= beta2                                  # v = beta2 v + (1 - beta2) (clip g)^2
     v += ((1.0 - beta2) * clip * clip) * (g * g)
     p *= 1.0 - lr * weight_decay
     p -= step_size * m / (np.sqrt(v) + eps)
     return p, m, v
+
+
+def corrections(lr, eps, beta1, beta2, t):
+    """Return step_size and eps for step t of `adamw_update`.
+
+    The factors of m_hat and v_hat can be moved out of the arrays (Kingma & Ba 2014,
+    arXiv:1412.6980, end of section 2), with c = sqrt(1 - beta2^t):
+
+        lr m_hat / (sqrt(v_hat) + eps) = lr c / (1 - beta1^t) m / (sqrt(v) + eps c)
+    """
+    c = math.sqrt(1.0 - beta2**t)
+    return lr * c / (1.0 - beta1**t), eps * c
 
 
 class AdamWStep(NamedTuple):
@@ -49,7 +68,7 @@ class AdamWStep(NamedTuple):
     rule: Callable = adamw_update
 
     def clip(self, norm):
-        """Return the factor of the gradients, min(1, max_norm / norm).
+        """Return the factor of the gradients, min(1, max_norm / norm), but for 1e-6.
 
         Raises NotFiniteError if the norm is not finite, unless it is on a GPU.
         """
@@ -72,20 +91,30 @@ class AdamWStep(NamedTuple):
 class AdamW:
     """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101); `adamw_update` is its rule.
 
-    params: a model's `params`. lr: the step size; assign to it, or pass a new one to `step`. betas: decay rates of the
-    two moments. eps: added to the root of the second moment. weight_decay: every step multiplies the decaying
-    parameters by 1 - lr * weight_decay. decay: "matrices" (with the embeddings, without biases, LayerNorm gains and
-    other vectors) or "all". engine: `model.engine`, which then takes the steps with its threads and
-    compiled loops; the bits do not depend on its threads. By default NumPy, or CuPy on a GPU, takes
-    them in one thread.
+    params: a model's `params`.
+    lr: the learning rate; assign to it, or pass a new one to `step`.
+    betas: decay rates of the two moments.
+    eps: added to the root of the second moment.
+    weight_decay: every step multiplies the decaying parameters by 1 - lr * weight_decay.
+    engine: `model.engine`, which then takes the steps with its threads and compiled loops; the bits
+        do not depend on its threads. By default NumPy, or CuPy on a GPU, takes them in one thread.
+    decay: "matrices" (with the embeddings, without biases, LayerNorm gains and other vectors) or
+        "all".
     Raises UserError for values out of range.
 
     betas, weight_decay and decay are by default nanoGPT's; torch's are (0.9, 0.999), 0.01 and "all".
     """
 
-    def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.95),
-                 eps: float = 1e-8, weight_decay: float = 0.1, engine: ReferenceEngine | None = None,
-                 decay: str = "matrices"):
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        engine: ReferenceEngine | None = None,
+        decay: str = "matrices",
+    ):
         check_choice("decay", decay, DECAYS)
         check_real("lr", lr)
         for beta in betas:
@@ -106,30 +135,32 @@ class AdamW:
         # Running means of the gradient and of its square.
         self.m, self.v = params.zeros_like(), params.zeros_like()
 
-    def step(self, grads: Mapping[str, np.ndarray], max_norm: float | None = None, lr: float | None = None) -> float:
+    def step(
+        self,
+        grads: Mapping[str, np.ndarray],
+        max_norm: float | None = None,
+        lr: float | None = None,
+    ) -> float:
         """Clip, take a step, and return the gradient norm before clipping.
 
-        grads: a mapping with the names, shapes and dtype of `params`, as `backward` and `loss_and_grads` return; it is
-        not changed. max_norm: gradients of a larger global norm are scaled down to it. lr: the step size from now on.
-        Raises NotFiniteError if the norm is not finite, and UserError for gradients of another model or values out of
-        range; then neither parameters nor moments have changed.
+        grads: a mapping with the names, shapes and dtype of `params`, as `backward` and
+            `loss_and_grads` return; it is not changed.
+        max_norm: gradients of a larger global norm are scaled down to it.
+        lr: the learning rate from now on.
+        Raises NotFiniteError if the norm is not finite, and UserError for gradients of another
+        model or values out of range; then neither parameters nor moments have changed.
 
-        On a GPU nothing waits: the norm is a 0-d array there. If it is not finite, no error is raised, and the
-        parameters become NaN.
+        On a GPU nothing waits: the norm is a 0-d array there. If it is not finite, no error is
+        raised, and the parameters become NaN.
         """
         lr = self.lr if lr is None else lr
         self.params.check_gradients("grads", grads)
         check_real("lr", lr)
         check_real("max_norm", max_norm, above=0.0, or_none=True)
-        t, (beta1, beta2) = self.t + 1, self.betas
-        # Both moments begin at zero; without m / (1 - beta1^t) and v / (1 - beta2^t) the first
-        # steps would be too small. The two factors can be moved out of the arrays (Kingma & Ba
-        # 2014, arXiv:1412.6980, end of section 2):
-        #     lr m_hat / (sqrt(v_hat) + eps) = step_size m / (sqrt(v) + eps correction)
-        correction = math.sqrt(1.0 - beta2**t)
-        step_size = lr * correction / (1.0 - beta1**t)
-        step = AdamWStep(lr, step_size, self.eps * correction, beta1, beta2,
-                         self.weight_decay, self.decaying, max_norm)
+        t = self.t + 1
+        step_size, eps = corrections(lr, self.eps, *self.betas, t)
+        step = AdamWStep(
+            lr, step_size, eps, *self.betas, self.weight_decay, self.decaying, max_norm)
         if self.engine is None:
             norm = update_slices(self.params, grads, (self.m, self.v), step)
         else:

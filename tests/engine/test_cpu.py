@@ -5,10 +5,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig
+from npgpt import GPT, GPTConfig, layers
 from npgpt.engine import cpu, threads
 from npgpt.engine.cpu import loss_in_blocks
-from npgpt.engine.embedding import ONE_HOT_LIMIT, fast_embedding_backward
+from npgpt.engine.embedding import ONE_HOT_LIMIT, fast_embedding_backward, sorted_embedding_backward
 from npgpt.engine.threads import blas_threads, using_cores
 from npgpt.layers.embedding import embedding_backward
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
@@ -88,3 +88,18 @@ def test_the_loss_in_blocks_equals_the_lessons_and_dlogits_replace_the_logits(co
             ours = loss_in_blocks(logits, targets, count or counted, gradient)
             assert isinstance(ours, float) and ours == pytest.approx(loss * share, rel=tolerance)
     np.testing.assert_allclose(logits, expected, rtol=tolerance, atol=tolerance / 10)
+
+
+@pytest.mark.parametrize(("B", "T", "V", "P"), [(3, 5, 11, 7), (1, 1, 2, 1), (4, 8, 3, 8), (2, 3, 600, 9)])
+def test_the_embeddings_gradient_by_sorting_equals_the_lessons(B, T, V, P):
+    """By NumPy: a GPU and XLA run these lines. With few tokens each has many rows, more of them than two."""
+    rng = np.random.default_rng(0)
+    for C, dtype in ((1, np.float64), (4, np.float32)):
+        dx, idx = rng.standard_normal((B, T, C)).astype(dtype), rng.integers(0, V, (B, T))
+        before = dx.copy()
+        found = sorted_embedding_backward(dx, (idx, V, P))
+        for ours, lessons in zip(found, layers.embedding_backward(dx, (idx, V, P)), strict=True):
+            assert ours.dtype == dtype
+            eps = np.finfo(dtype).eps
+            np.testing.assert_allclose(ours, lessons, rtol=1e2 * eps, atol=1e2 * eps)
+        np.testing.assert_array_equal(dx, before)
