@@ -99,11 +99,12 @@ class GPT:
                         block: BlockFile | None = None, **config_fields: Any) -> "GPT":
         """Make a model with the weights of a GPT-2 checkpoint.
 
-        name_or_path: a hub id ("gpt2", "distilgpt2", any "owner/name"), a folder with config.json and
-        model.safetensors (one file, or shards with their index; a checkpoint of npgpt is such a folder too), or a
-        .safetensors file with its config.json beside it. revision: a branch, tag or commit of the hub. Weights stored
-        as float16 or bfloat16 are widened. block: if it has all parameters of GPT-2's and more, the others are drawn,
-        and named on standard error. config_fields: fields of the config to replace, such as dropout=0.1.
+        name_or_path: a hub id ("gpt2", "distilgpt2", any "owner/name"), a folder with config.json
+        and model.safetensors (one file, or shards with their index; a checkpoint of npgpt is such a
+        folder too), or a .safetensors file with its config.json beside it. revision: a branch, tag
+        or commit of the hub. Weights stored as float16 or bfloat16 are widened. block: if it has
+        all parameters of GPT-2's and more, the others are drawn, and named on standard error.
+        config_fields: fields of the config to replace, such as dropout=0.1.
         Raises UserError, before it allocates, if anything is missing, damaged or not supported.
         """
         config, read = open_model(find_model(name_or_path, revision), read_block(block))

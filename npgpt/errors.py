@@ -15,7 +15,8 @@ class UserError(ValueError):
 
 
 class NotFiniteError(UserError):
-    """A loss or a gradient norm that is infinite or NaN; the step that raised it changed nothing."""
+    """A loss or a gradient norm that is infinite or NaN; the step that raised it changed nothing.
+    """
 
 
 class BackwardError(UserError):

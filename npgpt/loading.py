@@ -41,9 +41,20 @@ def load(name_or_path: Name = "out", revision: str | None = None, which: str = "
     return loaded.model, loaded.tokenizer
 
 
-def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto", freeze=None,
-               block=None, **config_fields) -> Loaded:
-    """Load a model like `load`, and return a `Loaded`; config_fields replace fields of its config (the dropouts).
+def load_model(
+    name,
+    revision=None,
+    which="best",
+    dtype=None,
+    device="cpu",
+    threads=None,
+    kernels="auto",
+    freeze=None,
+    block=None,
+    **config_fields,
+) -> Loaded:
+    """Load a model like `load`, and return a `Loaded`; config_fields replace fields of its config
+    (the dropouts).
 
     freeze: as in `GPT`; None: what a run with a block of its own has frozen, and nothing else.
     """

@@ -37,7 +37,10 @@ MODERN = Path(__file__).parents[1] / "tools" / "examples" / "modern_block.py"   
 EACH = {"embedding_layer_norm": True, "final_layer_norm": False, "tie_word_embeddings": False,
         "lm_head_bias": True, "causal": False, "positions": "none"}
 VARIANTS = [*({name: value} for name, value in EACH.items()), EACH]
-LORA, FROZEN = MODERN.with_name("lora_block.py"), "*.weight,*.bias"     # a block, and what it has no gradients of
+LORA, FROZEN = (
+    MODERN.with_name("lora_block.py"),
+    "*.weight,*.bias",
+)  # a block, and what it has no gradients of
 SMALL = {"vocab_size": V, "block_size": T + 2, "n_layer": 2, "n_head": H, "n_embd": C}
 
 
@@ -154,7 +157,10 @@ def layer_cases(ops_of=lambda config: layers):
         ops = ops_of(lesson.constants.get("config", GPTConfig(tie_word_embeddings=False)))
         constants = lesson.constants | constants | ({"ops": ops} if lesson.is_composite else {})
         table, key = (variants, "model") if name == "gpt" else (ops, name)
-        pair = {way: getattr(table, f"{key}_{way}", getattr(lesson, way)) for way in ("forward", "backward")}
+        pair = {
+            way: getattr(table, f"{key}_{way}", getattr(lesson, way))
+            for way in ("forward", "backward")
+        }
         cases.append(Case(f"{name}, {words}" if words else name, dataclasses.replace(
             lesson, **pair, inputs=lesson.inputs | inputs, constants=constants)))
 

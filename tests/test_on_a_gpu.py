@@ -94,7 +94,10 @@ def test_tf32_needs_a_gpu_that_has_it(train):
 def test_each_model_stays_on_its_gpu(tmp_path):
     """And leaves the caller's current one as it is. Three take turns; each draws, trains, writes, and is saved."""
     strict_cupy.gpu.devices = 2
-    models, losses = [model(device, "float32", dropout=0.1) for device in ("gpu:1", "gpu", "cuda:1")], []
+    models, losses = (
+        [model(device, "float32", dropout=0.1) for device in ("gpu:1", "gpu", "cuda:1")],
+        [],
+    )
     optimizers = [AdamW(each.params, engine=each.engine) for each in models]
     for idx, targets in batches(2):
         for i, (made, optimizer) in enumerate(zip(models, optimizers, strict=True)):

@@ -1,4 +1,5 @@
-"""Compile the XLA engine's loss, generation and training for a GPU that is not there; print what they need.
+"""Compile the XLA engine's loss, generation and training for a GPU that is not there; print what
+they need.
 
     pip install -e ".[xla-cuda13]"                      # CUDA's compiler, 4.5 GB; no GPU and no driver
     python tools/compile_for_gpu.py H100 124M           # or A100, B200, RTX4090; a row of tools/bench, such as baby

@@ -1,4 +1,5 @@
-"""LoRA as peft stores it (adapter_config.json, adapter_model.safetensors), for examples/lora_block.py.
+"""LoRA as peft stores it (adapter_config.json, adapter_model.safetensors), for
+examples/lora_block.py.
 
     python tools/peft_adapter.py read ADAPTER --init-from gpt2 --out-dir model
     npgpt train --init-from model --block model/lora_block.py --freeze "*.weight,*.bias"
@@ -73,7 +74,8 @@ def read_fields(path):
 
 
 def write_block(adapter, folder):
-    """Write a copy of lora_block.py with an adapter's rank and alpha to a folder; return its path."""
+    """Write a copy of lora_block.py with an adapter's rank and alpha to a folder; return its path.
+    """
     rank, alpha, _ = read_fields(Path(adapter) / CONFIG)
     text, path = BLOCK.read_text(), Path(folder) / BLOCK.name
     line = f"RANK, ALPHA = {rank}, {alpha}"
@@ -131,7 +133,8 @@ def merged(model):
 
 
 def names_of(model):
-    """Return the names of a model's block. Raises UserError for another block than lora_block.py."""
+    """Return the names of a model's block. Raises UserError for another block than lora_block.py.
+    """
     block = model.config.block
     names = block.forward.__globals__
     if not names.keys() >= {"RANK", "ALPHA", "ADAPTED", "merged"}:

@@ -58,8 +58,10 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
             raise UserError(f'"{name}" is {shown(value)}, which npgpt does not support: its results would be wrong')
     own, block = fields.get("npgpt", {"dropout": 0.0}), block or GPT2
     if isinstance(own, dict) and own.get("lora_rank"):
-        raise UserError("the model has LoRA of an earlier version; LoRA is a block now: write an adapter with that "
-                        "version, `npgpt export --adapter`, and read it with tools/peft_adapter.py")
+        raise UserError(
+            "the model has LoRA of an earlier version; LoRA is a block now: write an adapter with that "
+            "version, `npgpt export --adapter`, and read it with tools/peft_adapter.py"
+        )
     if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, "positions", "block"}:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')
     known = own.get("block", {})
@@ -71,8 +73,10 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
     same = known.get("sha256", GPT2.sha256) == block.sha256         # GPT-2's block has none there
     if "npgpt" in fields and not same and (known or not block.extends_gpt2(config)):
         name = shown(known["name"]) if "name" in known else GPT2
-        raise UserError(f"the model has {name}, which is not {block} (the SHA-256 differ): give the model's block as "
-                        "--block, in Python as block=, and none for GPT-2's")
+        raise UserError(
+            f"the model has {name}, which is not {block} (the SHA-256 differ): give the model's block as "
+            "--block, in Python as block=, and none for GPT-2's"
+        )
     return config
 
 

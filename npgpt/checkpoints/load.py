@@ -39,11 +39,13 @@ def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> 
 def open_model(
     path: Path, block: Block | None = None
 ) -> tuple[GPTConfig, Callable[[Parameters], None]]:
-    """Return (GPTConfig, fill) for a folder or .safetensors file; fill(params) fills a `Parameters` of that config.
+    """Return (GPTConfig, fill) for a folder or .safetensors file; fill(params) fills a `Parameters`
+    of that config.
 
-    Everything is checked before anything large is allocated. If the weights are GPT-2's, `fill` draws what an own block
-    adds to them, and names it on standard error. Raises UserError for a config that npgpt does not support, a damaged
-    file, and tensors that are missing, extra, or of the wrong shape or type.
+    Everything is checked before anything large is allocated. If the weights are GPT-2's, `fill`
+    draws what an own block adds to them, and names it on standard error. Raises UserError for a
+    config that npgpt does not support, a damaged file, and tensors that are missing, extra, or of
+    the wrong shape or type.
     """
     folder, files = (path.parent, [path]) if path.suffix == ".safetensors" else (path, weight_files(path))
     config = read_config(folder / "config.json", block)
@@ -55,7 +57,10 @@ def open_model(
             if MASK_BUFFER.fullmatch(ours) or ours == "lm_head.weight" and config.tie_word_embeddings:
                 continue
             stored[ours] = tensors, name
-    shapes, gpt2 = parameter_shapes(config), parameter_shapes(dataclasses.replace(config, block=GPT2))
+    shapes, gpt2 = (
+        parameter_shapes(config),
+        parameter_shapes(dataclasses.replace(config, block=GPT2)),
+    )
     own = [name for name in shapes if name not in gpt2]
     drawn = [] if any(name in stored for name in own) else own
     check_tensors({name: shapes[name] for name in shapes if name not in drawn}, stored, path)
@@ -66,7 +71,10 @@ def open_model(
         if drawn:
             initialize(params, 0, names=drawn)
             names = sorted({re.sub(r"^h\.\d+", "h.*", name) for name in drawn})
-            print(f"npgpt: not in the checkpoint, so drawn by {config.block}: {', '.join(names)}", file=sys.stderr)
+            print(
+                f"npgpt: not in the checkpoint, so drawn by {config.block}: {', '.join(names)}",
+                file=sys.stderr,
+            )
 
     return config, fill
 

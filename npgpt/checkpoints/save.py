@@ -16,12 +16,13 @@ from npgpt.model.parameters import Parameters, parameter_shapes
 
 
 def save_model(params: Parameters, folder: str | os.PathLike, dtype: str | None = None) -> None:
-    """Write model.safetensors and config.json of a `Parameters` to a folder; transformers opens it with equal logits.
+    """Write model.safetensors and config.json of a `Parameters` to a folder; transformers opens it
+    with equal logits.
 
-    Biases that the model does not have are written as zeros, which transformers' GPT-2 needs. dtype: of the file,
-    "float16", "float32" or "float64"; by default that of the parameters.
-    Raises UserError for a model that transformers' GPT-2 cannot compute, or a number that the dtype cannot hold,
-    OSError if the folder cannot be written.
+    Biases that the model does not have are written as zeros, which transformers' GPT-2 needs.
+    dtype: of the file, "float16", "float32" or "float64"; by default that of the parameters.
+    Raises UserError for a model that transformers' GPT-2 cannot compute, or a number that the dtype
+    cannot hold, OSError if the folder cannot be written.
     """
     config = params.config
     if field := unsupported_by_transformers(config):

@@ -15,7 +15,11 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 def add_arguments(parser):
     add_model_argument(parser)
     parser.add_argument("--out", required=True, help="the folder to write, new or empty")
-    parser.add_argument("--dtype", choices=NAMES, help="the type of the stored weights; by default that of the model")
+    parser.add_argument(
+        "--dtype",
+        choices=NAMES,
+        help="the type of the stored weights; by default that of the model",
+    )
 
 
 def run(args):
@@ -29,4 +33,6 @@ def run(args):
         if loaded.tokenizer.kind == "hf":       # the checkpoint stores the tokenizer.json inside its own file
             (folder / "tokenizer.json").write_text(json.dumps(loaded.tokenizer.description), encoding="utf-8")
         save_tokenizer(loaded.tokenizer, folder / TOKENIZER_FILE)
-    print(f"{args.out}: open it with transformers' GPT2LMHeadModel.from_pretrained, or npgpt's GPT.from_pretrained")
+    print(
+        f"{args.out}: open it with transformers' GPT2LMHeadModel.from_pretrained, or npgpt's GPT.from_pretrained"
+    )

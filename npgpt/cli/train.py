@@ -77,9 +77,12 @@ def add_arguments(parser):
     start = parser.add_argument_group("starting from a trained model")
     start.add_argument("--init-from", metavar="MODEL",
                        help="fine-tune a model: gpt2, owner/name, a folder, a .safetensors file, or a run")
-    start.add_argument("--freeze", metavar="NAMES",
-                       help="do not train these parameters: names, prefixes of names, or patterns, as in "
-                            "wte,h.0,*.bias; for LoRA see tools/examples/lora_block.py")
+    start.add_argument(
+        "--freeze",
+        metavar="NAMES",
+        help="do not train these parameters: names, prefixes of names, or patterns, as in "
+        "wte,h.0,*.bias; for LoRA see tools/examples/lora_block.py",
+    )
     add_block_argument(start)
     device = parser.add_argument_group("the device")
     add_device_arguments(device)
@@ -299,7 +302,9 @@ def kernels_of_run(args, state):
 def resumed_run(args):
     """Return the `Run` in --out-dir. Flags may change the training, not the model."""
     if args.init_from is not None or args.freeze is not None:
-        raise UserError("a resumed run keeps its model and what is frozen: leave --init-from and --freeze out")
+        raise UserError(
+            "a resumed run keeps its model and what is frozen: leave --init-from and --freeze out"
+        )
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir), read_block(args.block))
     state, saved, given = checkpoint.state, options_of(checkpoint), given_fields(args)
     asked = {**(load_preset(args.preset) if args.preset else {}), **given}

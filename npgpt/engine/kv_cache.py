@@ -62,7 +62,9 @@ class KVCache:
         xp, dtype = self.params.xp, self.params.dtype
         with on_device_of(self.params.flat):
             self.arrays = xp.zeros(shape, dtype=dtype)
-            self.mask = engine.ops.causal_mask(None, xp.zeros((1, config.block_size, 1), dtype=dtype))
+            self.mask = engine.ops.causal_mask(
+                None, xp.zeros((1, config.block_size, 1), dtype=dtype)
+            )
         self.lesson = (looking or transformer).gpt_forward
         self.ops = without_caches((looking or engine).ops)
 

@@ -40,7 +40,9 @@ def without_frozen(ops, params):
     frozen = f"{name}.weight" not in trained
     if frozen and as_tested("gpt_backward", "linear_forward", "head_forward", "head_backward"):
         replaced["head_backward"] = head_backward
-    if {"wte.weight", "wpe.weight"}.isdisjoint(trained) and as_tested("gpt_backward", "embedding_backward"):
+    if {"wte.weight", "wpe.weight"}.isdisjoint(trained) and as_tested(
+        "gpt_backward", "embedding_backward"
+    ):
         replaced["embedding_backward"] = lambda dx, cache: (NOTHING, NOTHING)
     return table(ops, **replaced)
 

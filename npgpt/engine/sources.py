@@ -14,16 +14,26 @@ from npgpt.model import transformer
 # Engines replace these functions, run them on parts of their arrays, or give them other values than
 # the lesson's: 0.0 as a frozen matrix's gradient. With other code the lesson's own lines run.
 TESTED = {
-    "attention_forward": "28932a4f6c76", "attention_backward": "1aeb0ce7e991",
+    "attention_forward": "28932a4f6c76",
+    "attention_backward": "1aeb0ce7e991",
     "block_forward": "6e5a08d2a38f",
     "causal_mask": "bc8f4547f465",
-    "cross_entropy_forward": "5fb76846e551", "cross_entropy_backward": "e4ef0a7bb8e0",
-    "embedding_backward": "f66beb1477be", "gelu_exact_forward": "b909431a8aaa", "gelu_exact_backward": "47679b1ac346",
-    "gelu_tanh_forward": "4e20197caea9", "gelu_tanh_backward": "ec86d10a300a",
-    "gpt_forward": "a3844ba6b146", "gpt_backward": "48f1bf36aaad", "head_forward": "6ea1f79851db",
-    "head_backward": "11d35c31e517", "layernorm_forward": "2067e1fa9c4a", "layernorm_backward": "8e7c6755de75",
+    "cross_entropy_forward": "5fb76846e551",
+    "cross_entropy_backward": "e4ef0a7bb8e0",
+    "embedding_backward": "f66beb1477be",
+    "gelu_exact_forward": "b909431a8aaa",
+    "gelu_exact_backward": "47679b1ac346",
+    "gelu_tanh_forward": "4e20197caea9",
+    "gelu_tanh_backward": "ec86d10a300a",
+    "gpt_forward": "a3844ba6b146",
+    "gpt_backward": "48f1bf36aaad",
+    "head_forward": "6ea1f79851db",
+    "head_backward": "11d35c31e517",
+    "layernorm_forward": "2067e1fa9c4a",
+    "layernorm_backward": "8e7c6755de75",
     "linear_forward": "3e888fa151bc",
-    "self_attention_forward": "9290590cf45f"}
+    "self_attention_forward": "9290590cf45f",
+}
 
 
 @functools.lru_cache(1024)

@@ -1,4 +1,5 @@
-"""Try a user's block on small random arrays, before it runs: what would train wrongly is refused."""
+"""Try a user's block on small random arrays, before it runs: what would train wrongly is refused.
+"""
 
 import copy
 import itertools
@@ -97,7 +98,8 @@ def mixes_texts(config):
 
 
 def check_continuing(config):
-    """Raise UserError unless reading token by token, with cached keys, equals reading all at once."""
+    """Raise UserError unless reading token by token, with cached keys, equals reading all at once.
+    """
     if config.block == GPT2:
         return
     x, _, p, mask = trial(config)
@@ -118,7 +120,9 @@ def check_continuing(config):
             at = config.at(positions=np.full((2, 1), t), distances=distances[..., token, :t + 1])
             seen = np.zeros((1, 1), x.dtype)
             rows.append(at.block.forward(x[:, token], p, config, 0, seen, BlockMasks(), ops)[0])
-    once = len(kept) in (0, len(rows)) and all(each.shape == (2, H, 1, D) for pair in kept for each in pair)
+    once = len(kept) in (0, len(rows)) and all(
+        each.shape == (2, H, 1, D) for pair in kept for each in pair
+    )
     if not once or abs(np.concatenate(rows, axis=1) - whole).max() > 1e-3 * abs(whole).max():
         raise UserError(
             f"{config.block} cannot continue texts: token by token it computes something else "

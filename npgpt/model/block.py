@@ -143,7 +143,9 @@ class Block:
 
 
 def places(x):
-    """Return where the tokens of x (B, T, C) are, if they are whole texts: what a forward may ask for."""
+    """Return where the tokens of x (B, T, C) are, if they are whole texts: what a forward may ask
+    for.
+    """
     like = x if hasattr(x, "__array_function__") else None      # JAX's arrays have none
     positions = np.arange(x.shape[1], like=like)[None]          # (1, T)
     distances = positions[0, :, None] - positions[0]            # (T, T)

@@ -107,7 +107,9 @@ class GPTConfig:
         return dataclasses.replace(self, block=block)
 
     def at(self, **places):
-        """Return the config for some tokens: a block's forward gets the places that it asks for; see `Block`."""
+        """Return the config for some tokens: a block's forward gets the places that it asks for;
+        see `Block`.
+        """
         forward = self.block.forward
         if places := asked(forward, places):
             block = dataclasses.replace(self.block, forward=functools.partial(forward, **places))

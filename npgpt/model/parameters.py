@@ -149,10 +149,11 @@ class Parameters(Mapping[str, np.ndarray]):
             )
 
     def flatten(self, tree):
-        """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order.
+        """Return the leaves of a tree of gradients, a dict with the trained parameters' names in
+        their order.
 
-        Edited lines may have given them another shape, (1, C), or dtype. Raises UserError if there is
-        none of a trained parameter.
+        Edited lines may have given them another shape, (1, C), or dtype. Raises UserError if there
+        is none of a trained parameter.
         """
         named = flatten(tree)
         if missing := [name for name in self.trained if name not in named]:

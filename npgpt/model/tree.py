@@ -14,7 +14,9 @@ def nest(named):
 
 
 def flatten(tree, prefix=""):
-    """The inverse of `nest`, without leaves that are None (the gradients of biases that a model does not have)."""
+    """The inverse of `nest`, without leaves that are None (the gradients of biases that a model
+    does not have).
+    """
     named = {}
     for part, node in tree.items():
         if isinstance(node, dict):

@@ -2,7 +2,8 @@
 
 An embedding without positions, or with a LayerNorm of its own ("ln_e"); no last LayerNorm; a head
 with a matrix or a bias of its own ("lm_head"); attention to later positions. `model_forward` and
-`model_backward` run the lesson's lines with the operations that a config chooses; engines call them.
+`model_backward` run the lesson's lines with the operations that a config chooses; engines call
+them.
 """
 
 from functools import partial

@@ -103,13 +103,25 @@ def test_every_array_and_its_gradient_is_torchs(fields):
 
 
 LINEAR, LAYERNORM = "x rows y", "x mean centred var rstd xhat"
-NAMES = {           # prefix -> the variables of its lines: public, so after a renaming users' programs break
-    "": "mask logits", "embedding.": "token position x", "drop.": "x y", "ln_f.": LAYERNORM,
-    "head.": "x rows logit_rows logits", "h.0.": "x norm_1 attended dropped_1 x_mid norm_2 mlp_out dropped_2 x_out",
-    "h.0.ln_1.": LAYERNORM, "h.0.ln_2.": LAYERNORM, "h.0.drop_1.": "x y", "h.0.drop_2.": "x y",
+NAMES = {  # prefix -> the variables of its lines: public, so after a renaming users' programs break
+    "": "mask logits",
+    "embedding.": "token position x",
+    "drop.": "x y",
+    "ln_f.": LAYERNORM,
+    "head.": "x rows logit_rows logits",
+    "h.0.": "x norm_1 attended dropped_1 x_mid norm_2 mlp_out dropped_2 x_out",
+    "h.0.ln_1.": LAYERNORM,
+    "h.0.ln_2.": LAYERNORM,
+    "h.0.drop_1.": "x y",
+    "h.0.drop_2.": "x y",
     "h.0.attn.": "x qkv heads q k v scores scaled masked largest exps total att kept mix merged y",
-    "h.0.attn.c_attn.": LINEAR, "h.0.attn.c_proj.": LINEAR, "h.0.mlp.": "x hidden active y",
-    "h.0.mlp.c_fc.": LINEAR, "h.0.mlp.gelu.": "x inner tanh y", "h.0.mlp.c_proj.": LINEAR}
+    "h.0.attn.c_attn.": LINEAR,
+    "h.0.attn.c_proj.": LINEAR,
+    "h.0.mlp.": "x hidden active y",
+    "h.0.mlp.c_fc.": LINEAR,
+    "h.0.mlp.gelu.": "x inner tanh y",
+    "h.0.mlp.c_proj.": LINEAR,
+}
 
 
 def test_names_say_the_place_in_the_model():

@@ -90,9 +90,13 @@ def test_the_loss_in_blocks_equals_the_lessons_and_dlogits_replace_the_logits(co
     np.testing.assert_allclose(logits, expected, rtol=tolerance, atol=tolerance / 10)
 
 
-@pytest.mark.parametrize(("B", "T", "V", "P"), [(3, 5, 11, 7), (1, 1, 2, 1), (4, 8, 3, 8), (2, 3, 600, 9)])
+@pytest.mark.parametrize(
+    ("B", "T", "V", "P"), [(3, 5, 11, 7), (1, 1, 2, 1), (4, 8, 3, 8), (2, 3, 600, 9)]
+)
 def test_the_embeddings_gradient_by_sorting_equals_the_lessons(B, T, V, P):
-    """By NumPy: a GPU and XLA run these lines. With few tokens each has many rows, more of them than two."""
+    """By NumPy: a GPU and XLA run these lines. With few tokens each has many rows, more of them
+    than two.
+    """
     rng = np.random.default_rng(0)
     for C, dtype in ((1, np.float64), (4, np.float32)):
         dx, idx = rng.standard_normal((B, T, C)).astype(dtype), rng.integers(0, V, (B, T))

@@ -68,7 +68,7 @@ def test_every_engine_trains_with_an_edited_line_of_a_layer(names, tmp_path):
     losses = {str(fields): loss for (fields, *_), (loss,) in zip(plain, found[:3], strict=True)}
     for name, (loss,) in zip(names, found[3:], strict=True):
         assert abs(loss - losses[str(fields_of(name))]) > 1e-3, name
-        replaced = name in sources.TESTED and name != "causal_mask"     # that only in a long context
+        replaced = name in sources.TESTED and name != "causal_mask"  # that only in a long context
         assert (f"npgpt: {name} was edited" in told) == replaced
 
 

@@ -77,7 +77,9 @@ def test_the_lesson(name, by, n, dtype):
                 assert_alike(found[0], expected, 1e-12 if dtype is np.float64 else 1e-5)
                 for one, three in zip(arrays_in(found[0]), arrays_in(found[1]), strict=True):
                     np.testing.assert_array_equal(one, three)
-        assert n == 1 or name in ("dropout", "embedding", "head") or kernel.cache_info().misses     # there are loops
+        assert (
+            n == 1 or name in ("dropout", "embedding", "head") or kernel.cache_info().misses
+        )  # there are loops
 
 
 @BY

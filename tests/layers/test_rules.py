@@ -29,8 +29,11 @@ def test_imports_numpy_and_in_a_function_scipy(path):
 
 @EACH_FILE
 def test_each_forward_is_followed_by_its_backward_and_neither_has_a_hook(path):
-    functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)
-                 and node.name != "causal_mask"]        # a constant, without a gradient
+    functions = [
+        node
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name != "causal_mask"
+    ]        # a constant, without a gradient
     assert functions
     for forward, backward in zip(functions[::2], functions[1::2], strict=True):
         assert forward.name.endswith("_forward") and backward.name == forward.name.replace("forward", "backward")

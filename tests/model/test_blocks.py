@@ -122,17 +122,23 @@ def backward(dx_out, cache, ops):
 def test_a_bias_by_distance_trains_and_generates(kernels, tmp_path):
     """ALiBi, T5's buckets and a sliding window, with positions of the block's own alone."""
     (tmp_path / "relative.py").write_text(RELATIVE)
-    config = GPTConfig(**{**SMALL, "n_head": 2}, positions="none", block=read_block(tmp_path / "relative.py"))
+    config = GPTConfig(
+        **{**SMALL, "n_head": 2}, positions="none", block=read_block(tmp_path / "relative.py")
+    )
     with small_parts():
         model = GPT(config, 0, "float64", threads=2, kernels=kernels)
         unit_scale(model.params)
         assert "wpe.weight" not in model.params
         distances = np.arange(T)[:, None] - np.arange(T)
-        bias = np.where(distances < 4, np.array([0.5, -1.0, 2.0, 0.3])[np.clip(distances, 0, 3)], -np.inf)
+        bias = np.where(
+            distances < 4, np.array([0.5, -1.0, 2.0, 0.3])[np.clip(distances, 0, 3)], -np.inf
+        )
         bias = bias - distances * np.array([0.5, 0.25]).reshape(-1, 1, 1)
         plain = GPT(dataclasses.replace(config, block=GPT2), None, "float64", threads=1)
         plain.params.flat[:] = model.params.flat
-        expected, expected_grads = plain.loss_and_grads(IDX, TARGETS, mask=np.broadcast_to(bias, (B, 2, T, T)))
+        expected, expected_grads = plain.loss_and_grads(
+            IDX, TARGETS, mask=np.broadcast_to(bias, (B, 2, T, T))
+        )
         loss, grads = model.loss_and_grads(IDX, TARGETS)
         assert loss == pytest.approx(expected, rel=1e-9)
         for name, gradient in grads.items():
@@ -140,7 +146,9 @@ def test_a_bias_by_distance_trains_and_generates(kernels, tmp_path):
         written = model.generate(IDX[:, :3], 9, temperature=0.0)
         for t in range(3, 12):
             context = written[:, :t] if t <= T + 2 else written[:, 5:t]
-            np.testing.assert_array_equal(model.forward(context)[0][:, -1].argmax(axis=-1), written[:, t], str(t))
+            np.testing.assert_array_equal(
+                model.forward(context)[0][:, -1].argmax(axis=-1), written[:, t], str(t)
+            )
         mask = np.arange(4) >= np.array([[1], [0], [3]])
         together = model.generate(IDX[:, :4], 9, temperature=0.0, mask=mask)
         for row, ids, n in zip(together, IDX, mask.sum(axis=1), strict=True):
@@ -236,15 +244,35 @@ def test_a_run_asks_for_its_file_and_resumes_to_the_bit(train, npgpt, tmp_path):
     assert load("out", block=module)[0].config == load("out", block=MODERN)[0].config
 
 
-WRONG = {       # old code, new code -> what is said
+WRONG = {  # old code, new code -> what is said
     "no parameters": ("def parameters", "def sizes", "has no function parameters"),
-    "no shape": ('((C,), 1.0), "c_attn', '(C, 1.0), "c_attn', "norm_1.weight in parameters(config)"),
-    "a shape that does not fit": ('"c_up.weight": ((C, F)', '"c_up.weight": ((C, F + 1)', "line 84: ValueError"),
-    "no gradient of one": ('"c_up": dc_up, ', "",
-                           "modern_block.py returns no gradient of h.0.c_up.weight: return it, or freeze"),
-    "one memory": ('"norm_2": dnorm_2', '"norm_2": dnorm_1', "gradient of norm_1.weight must have memory of its own"),
+    "no shape": (
+        '((C,), 1.0), "c_attn',
+        '(C, 1.0), "c_attn',
+        "norm_1.weight in parameters(config)",
+    ),
+    "a shape that does not fit": (
+        '"c_up.weight": ((C, F)',
+        '"c_up.weight": ((C, F + 1)',
+        "line 84: ValueError",
+    ),
+    "no gradient of one": (
+        '"c_up": dc_up, ',
+        "",
+        "modern_block.py returns no gradient of h.0.c_up.weight: return it, or freeze",
+    ),
+    "one memory": (
+        '"norm_2": dnorm_2',
+        '"norm_2": dnorm_1',
+        "gradient of norm_1.weight must have memory of its own",
+    ),
     "huge": ('"c_up.weight": ((C, F)', '"c_up.weight": ((2**62, F)', "the model would take"),
-    "another dtype": ("np.cos(angles).astype(x.dtype)", "np.cos(angles)", "x_out of modern_block.py", "float32"),
+    "another dtype": (
+        "np.cos(angles).astype(x.dtype)",
+        "np.cos(angles)",
+        "x_out of modern_block.py",
+        "float32",
+    ),
     "not Python": ("def parameters", "def 1", "line 101: invalid"),
 }
 

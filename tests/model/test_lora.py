@@ -1,4 +1,6 @@
-"""tools/examples/lora_block.py, and frozen parameters: torch's gradients, the same bits after a resume, merged."""
+"""tools/examples/lora_block.py, and frozen parameters: torch's gradients, the same bits after a
+resume, merged.
+"""
 
 import re
 
@@ -37,7 +39,9 @@ def lora_file(folder, alpha, rank=2):
     """The path of lora_block.py with another rank and alpha."""
     folder.mkdir(exist_ok=True)
     path = folder / "lora_block.py"
-    text, n = re.subn("(?m)^RANK, ALPHA = 8, 8 .*$", f"RANK, ALPHA = {rank}, {alpha}", LORA.read_text())
+    text, n = re.subn(
+        "(?m)^RANK, ALPHA = 8, 8 .*$", f"RANK, ALPHA = {rank}, {alpha}", LORA.read_text()
+    )
     assert n == 1
     path.write_text(text)
     return path
@@ -49,7 +53,16 @@ def model_of(tmp_path):
     def made(alpha, freeze=FROZEN, fields={}, kernels="reference", **options):    # noqa: B006
         block = None if alpha is None else lora_file(tmp_path / "block", alpha)
         config = GPTConfig(**SMALL | fields)
-        model = GPT(config, None, "float64", threads=2, kernels=kernels, freeze=freeze, block=block, **options)
+        model = GPT(
+            config,
+            None,
+            "float64",
+            threads=2,
+            kernels=kernels,
+            freeze=freeze,
+            block=block,
+            **options,
+        )
         if model.params.xp is np:
             unit_scale(model.params)
         return model
@@ -92,7 +105,9 @@ def test_gradients_are_torchs_and_there_are_no_others(model_of, alpha, freeze, f
 
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize(("alpha", "freeze", "fields"), CASES, ids=str)
-def test_steps_are_torchs_and_the_frozen_stay_as_they_are_without_moments(model_of, alpha, freeze, fields, kernels):
+def test_steps_are_torchs_and_the_frozen_stay_as_they_are_without_moments(
+    model_of, alpha, freeze, fields, kernels
+):
     torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     model = model_of(alpha, freeze, fields, kernels)
     config = model.config
@@ -119,9 +134,19 @@ def test_steps_are_torchs_and_the_frozen_stay_as_they_are_without_moments(model_
                 assert (array == before[name]).all()
 
 
-@pytest.mark.parametrize("fields", [{"dropout": 0.3}, {"resid_pdrop": 0.2}, {"mlp_pdrop": 0.4, "attn_pdrop": 0.1},
-                                    {"scale_attn_by_inverse_layer_idx": True}, {"causal": False}, {"n_inner": 7},
-                                    {"layer_norm_epsilon": 0.1, "bias": False, "qkv_bias": True}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dropout": 0.3},
+        {"resid_pdrop": 0.2},
+        {"mlp_pdrop": 0.4, "attn_pdrop": 0.1},
+        {"scale_attn_by_inverse_layer_idx": True},
+        {"causal": False},
+        {"n_inner": 7},
+        {"layer_norm_epsilon": 0.1, "bias": False, "qkv_bias": True},
+    ],
+    ids=str,
+)
 def test_dropout_and_options_are_those_of_gpt2s_block(model_of, fields):
     """With B = 0 and A the loss is GPT-2's, and so is dB = A^T x^T dy = alpha / r A^T dW."""
     ours, plain = model_of(5.0, FROZEN, fields), model_of(None, (), fields)
@@ -131,12 +156,16 @@ def test_dropout_and_options_are_those_of_gpt2s_block(model_of, fields):
         elif ".lora_" not in name:
             ours.params[name] = plain.params[name]
     (loss, grads), (expected, full) = (
-        each.loss_and_grads(*batch(each.config), rng=np.random.default_rng(7)) for each in (ours, plain))
+        each.loss_and_grads(*batch(each.config), rng=np.random.default_rng(7))
+        for each in (ours, plain)
+    )
     assert loss == pytest.approx(expected, rel=1e-12)
     for name in grads:
         if name.endswith("lora_b"):
             dweight = full[name.replace("lora_b", "weight")]
-            np.testing.assert_allclose(grads[name], 2.5 * ours.params[f"{name[:-1]}a"].T @ dweight, 1e-9, 1e-12)
+            np.testing.assert_allclose(
+                grads[name], 2.5 * ours.params[f"{name[:-1]}a"].T @ dweight, 1e-9, 1e-12
+            )
         else:
             assert not grads[name].any()
 
@@ -149,7 +178,9 @@ def test_it_stays_on_the_gpu(model_of, monkeypatch, kernels):
         there.params[name] = array
     loss, grads = there.loss_and_grads(*batch(here.config))
     expected, gradients = here.loss_and_grads(*batch(here.config))
-    assert float(loss.get()) == pytest.approx(expected, rel=1e-12) and grads.keys() == gradients.keys()
+    assert (
+        float(loss.get()) == pytest.approx(expected, rel=1e-12) and grads.keys() == gradients.keys()
+    )
     for name, gradient in grads.items():
         np.testing.assert_allclose(gradient.get(), gradients[name], 1e-9, 1e-12)
     merge = here.config.block.forward.__globals__["merged"]
@@ -194,22 +225,32 @@ def test_it_changes_nothing_until_it_is_trained_and_is_merged(tmp_path, capsys, 
 def test_gradcheck_says_what_has_no_gradient(npgpt, tmp_path):
     code, out, _ = npgpt("gradcheck", LORA)
     lines = [line for line in out.splitlines() if "no gradient: must be frozen" in line]
-    assert code == 0 and [line.split()[0] for line in lines] == list(GPT2.parameters_of(GPTConfig()))
+    assert code == 0 and [line.split()[0] for line in lines] == list(
+        GPT2.parameters_of(GPTConfig())
+    )
     wrong = LORA.read_text().replace('"lora_b": SCALE * db_proj', '"lora_b": db_proj * 2')
     (tmp_path / "wrong.py").write_text(wrong)
     code, out, _ = npgpt("gradcheck", tmp_path / "wrong.py")
-    assert code == 1 and [line.split()[0] for line in out.splitlines() if "WRONG" in line] == ["attn.c_proj.lora_b"]
+    assert code == 1 and [line.split()[0] for line in out.splitlines() if "WRONG" in line] == [
+        "attn.c_proj.lora_b"
+    ]
 
 
 def test_a_missing_gradient_is_never_silent(model_of, train, text_file):
-    model, says = model_of(2, freeze="*.weight,h.0"), "lora_block.py returns no gradient of h.1.ln_1.bias: return it"
+    model, says = (
+        model_of(2, freeze="*.weight,h.0"),
+        "lora_block.py returns no gradient of h.1.ln_1.bias: return it",
+    )
     for call in (model.loss_and_grads, lambda *both: (model.forward(*both), model.backward())):
         with pytest.raises(UserError, match=says):
             call(*batch(model.config))
     with pytest.raises(UserError, match=says):
         Trainer(model, np.arange(60) % 11, None, TrainOptions(batch_size=2))
     assert np.isfinite(model.forward(*batch(model.config))[1])
-    refused(train("--block", LORA, "--freeze", "*.weight"), "no gradient of h.0.ln_1.bias: return it, or freeze it")
+    refused(
+        train("--block", LORA, "--freeze", "*.weight"),
+        "no gradient of h.0.ln_1.bias: return it, or freeze it",
+    )
 
 
 def test_from_the_command_line_and_ten_and_ten_are_twenty(npgpt, train, text_file, tmp_path):
@@ -219,33 +260,54 @@ def test_from_the_command_line_and_ten_and_ten_are_twenty(npgpt, train, text_fil
                "--learning-rate", 0.01, "--lr-decay-iters", 0, "--warmup-iters", 0, "--dropout", 0.1]
     for what, kind, own in (("lora", FROZEN, block), ("frozen", "wte,wpe", [])):
         whole, parts, freeze = f"whole-{what}", f"parts-{what}", ["--freeze", kind]
-        code, out, err = npgpt("train", *options, *freeze, *own, "--out-dir", whole, "--max-iters", 20)
+        code, out, err = npgpt(
+            "train", *options, *freeze, *own, "--out-dir", whole, "--max-iters", 20
+        )
         assert code == 0, err
-        assert npgpt("train", *options, *freeze, *own, "--out-dir", parts, "--max-iters", 10)[0] == 0
+        assert (
+            npgpt("train", *options, *freeze, *own, "--out-dir", parts, "--max-iters", 10)[0] == 0
+        )
         assert npgpt("train", "--resume", *own, "--out-dir", parts, "--max-iters", 20)[0] == 0
         assert bits(whole) == bits(parts)
-        model, before = load(whole, which="latest", block=own[1] if own else None)[0], load("base")[0]
+        model, before = (
+            load(whole, which="latest", block=own[1] if own else None)[0],
+            load("base")[0],
+        )
         saved = read_checkpoint(find_checkpoint(whole), model.config.block).state["frozen"]
-        assert {"wte.weight", "wpe.weight"} <= set(saved) and ("ln_f.bias" in saved) == (what == "lora")
+        assert {"wte.weight", "wpe.weight"} <= set(saved) and ("ln_f.bias" in saved) == (
+            what == "lora"
+        )
         assert model.params.frozen == (set(saved) if own else set())
         for name, array in before.params.items():
             assert (model.params[name] == array).all() == (name in saved), name
         again = npgpt("train", "--resume", "--out-dir", parts, "--max-iters", 30, *freeze)
         refused(again, "leave --init-from and --freeze out")
-    for command in (["sample", "whole-lora", "--max-new-tokens", 5], ["look", "whole-lora", "--prompt", "To be"],
-                    ["score", "whole-lora", "--text", "To be"], ["eval", "whole-lora"]):
+    for command in (
+        ["sample", "whole-lora", "--max-new-tokens", 5],
+        ["look", "whole-lora", "--prompt", "To be"],
+        ["score", "whole-lora", "--text", "To be"],
+        ["eval", "whole-lora"],
+    ):
         code, _, err = npgpt(*command, *block)
         assert code == 0 and "drawn" not in err
         refused(npgpt(*command), "'lora_block.py', which is not GPT-2's block")
-    refused(npgpt("train", "--resume", "--out-dir", "base", *block), "lora_block.py returns no gradient of")
-    refused(npgpt("train", "--freeze", "h.*.x", "--overwrite"), "there is no parameter 'h.*.x' to freeze")
+    refused(
+        npgpt("train", "--resume", "--out-dir", "base", *block),
+        "lora_block.py returns no gradient of",
+    )
+    refused(
+        npgpt("train", "--freeze", "h.*.x", "--overwrite"),
+        "there is no parameter 'h.*.x' to freeze",
+    )
 
 
 def test_only_what_a_block_adds_to_gpt2_may_be_missing(tmp_path, capsys):
     base = GPT(GPTConfig(**SMALL), 3)
     base.save_pretrained(tmp_path)
     lora = lora_file(tmp_path, 2)
-    other = lora.read_text().replace("    return found", '    del found["ln_1.bias"]\n    return found')
+    other = lora.read_text().replace(
+        "    return found", '    del found["ln_1.bias"]\n    return found'
+    )
     (tmp_path / "other.py").write_text(other)
     with pytest.raises(UserError, match="the model has GPT-2's block, which is not other.py"):
         GPT.from_pretrained(tmp_path, block=tmp_path / "other.py")
@@ -254,7 +316,9 @@ def test_only_what_a_block_adds_to_gpt2_may_be_missing(tmp_path, capsys):
     with pytest.raises(UserError, match=r"ln_1.bias is extra"):
         GPT.from_pretrained(tmp_path, block=lora)
     path.write_text(path.read_text().replace('"bias": false', '"lora_rank": 8, "bias": false'))
-    with pytest.raises(UserError, match=r"config.json cannot be used: .*LoRA of an earlier version.*peft_adapter"):
+    with pytest.raises(
+        UserError, match=r"config.json cannot be used: .*LoRA of an earlier version.*peft_adapter"
+    ):
         GPT.from_pretrained(tmp_path)
     assert capsys.readouterr().err == ""
 
@@ -271,13 +335,19 @@ def test_frozen_parameters_come_last_in_an_order_that_all_processes_share():
 def test_the_gradients_of_frozen_matrices_are_not_computed():
     config, rng = GPTConfig(**SMALL, block=read_block(LORA)), np.random.default_rng(0)
     params = Parameters(config, "float64", frozen=frozen_names(config, FROZEN))
-    ops, wte, other = without_frozen(layers, params), params.tree["wte"]["weight"], rng.standard_normal((11, 12))
+    ops, wte, other = (
+        without_frozen(layers, params),
+        params.tree["wte"]["weight"],
+        rng.standard_normal((11, 12)),
+    )
     wte[:] = other
     x, dlogits = rng.standard_normal((3, 12)), rng.standard_normal((3, 11))
     dx, dweight = layers.head_backward(dlogits, (x, other))
     np.testing.assert_array_equal(ops.head_backward(dlogits, (x, wte))[0], dx)
     assert ops.head_backward(dlogits, (x, wte))[1:] == (0.0,)
-    np.testing.assert_array_equal(ops.head_backward(dlogits, (x, other))[1], dweight)       # a block's own
+    np.testing.assert_array_equal(
+        ops.head_backward(dlogits, (x, other))[1], dweight
+    )  # a block's own
     assert ops.embedding_backward(x[None], (np.zeros((1, 3), int), 11, 8)) == (0.0, 0.0)
 
 
@@ -294,6 +364,9 @@ def test_no_engine_computes_the_gradients_of_frozen_matrices(kernels):
         return run
 
     ops = model.engine.ops
-    ops.head_backward, ops.embedding_backward = noted(ops.head_backward), noted(ops.embedding_backward)
+    ops.head_backward, ops.embedding_backward = (
+        noted(ops.head_backward),
+        noted(ops.embedding_backward),
+    )
     model.loss_and_grads(*batch(config))
     assert len(results) >= 2 and all(each[1] == 0.0 for each in results)

@@ -1,4 +1,6 @@
-"""tools/peft_adapter.py against W + alpha / r (B A)^T by torch; tools/peft_losses.py compares with peft."""
+"""tools/peft_adapter.py against W + alpha / r (B A)^T by torch; tools/peft_losses.py compares with
+peft.
+"""
 
 import json
 import sys
@@ -18,20 +20,40 @@ from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters, unit_scale
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from peft_adapter import main, merged, read_adapter, write_adapter, write_block
 
-CONFIG = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none", "fan_in_fan_out": True, "lora_dropout": 0.1,
-          "target_modules": ["c_attn", "c_proj"], "use_dora": False, "rank_pattern": {}, "inference_mode": True,
-          "init_lora_weights": True, "peft_version": "0.21.2", "task_type": "CAUSAL_LM", "modules_to_save": None}
+CONFIG = {
+    "peft_type": "LORA",
+    "r": 2,
+    "lora_alpha": 4,
+    "bias": "none",
+    "fan_in_fan_out": True,
+    "lora_dropout": 0.1,
+    "target_modules": ["c_attn", "c_proj"],
+    "use_dora": False,
+    "rank_pattern": {},
+    "inference_mode": True,
+    "init_lora_weights": True,
+    "peft_version": "0.21.2",
+    "task_type": "CAUSAL_LM",
+    "modules_to_save": None,
+}
 WIDTHS = {"attn.c_attn": (12, 36), "attn.c_proj": (12, 12), "mlp.c_proj": (48, 12)}
 PEFTS, FILE = "base_model.model.transformer.", "adapter_model.safetensors"
 
 
 def write(folder, layers=tuple(WIDTHS), extra=None, **fields):
-    """Write a model and an adapter of some of its layers. Return both, the adapter by peft's names."""
+    """Write a model and an adapter of some of its layers. Return both, the adapter by peft's names.
+    """
     model, rng = GPT(GPTConfig(**SMALL), None, "float64"), np.random.default_rng(0)
     unit_scale(model.params)
     model.save_pretrained(folder)
-    tensors = {f"{PEFTS}h.{i}.{layer}.lora_{kind}.weight": rng.standard_normal((2, n) if kind == "A" else (n, 2))
-               for i in range(2) for layer in layers for kind, n in zip("AB", WIDTHS[layer], strict=True)}
+    tensors = {
+        f"{PEFTS}h.{i}.{layer}.lora_{kind}.weight": rng.standard_normal(
+            (2, n) if kind == "A" else (n, 2)
+        )
+        for i in range(2)
+        for layer in layers
+        for kind, n in zip("AB", WIDTHS[layer], strict=True)
+    }
     save_file(tensors | (extra or {}), folder / FILE)
     (folder / "adapter_config.json").write_text(json.dumps(CONFIG | fields))
     return model, tensors
@@ -63,7 +85,9 @@ def test_the_loss_is_torchs_and_what_is_written_is_what_was_read(tmp_path, targe
     assert tensors.keys() <= again.keys() and len(again) == 12
     assert all(np.array_equal(array, tensors.get(name, 0 * array)) for name, array in again.items()
                if name in tensors or ".lora_B" in name)
-    assert json.loads((tmp_path / "again/adapter_config.json").read_text()).items() <= CONFIG.items()
+    assert (
+        json.loads((tmp_path / "again/adapter_config.json").read_text()).items() <= CONFIG.items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,9 +122,33 @@ def test_the_command_reads_trains_writes_and_merges(tmp_path, npgpt, text_file, 
     assert main(["read", "it", "--init-from", "it", "--out-dir", "read"]) == 0
     block, idx = ["--block", "read/lora_block.py"], batch(model.config)[0]
     assert "drawn by lora_block.py" in errors(capsys)
-    refused((main(["read", "it", "--init-from", "it", "--out-dir", "read"]), "", errors(capsys)), "already exists")
-    assert npgpt("train", "--init-from", "read", *block, "--freeze", FROZEN, "--corpus", "abc.txt", "--crop-length", 8,
-                 "--max-iters", 3, "--warmup-iters", 0, "--lr-decay-iters", 0, "--learning-rate", 0.01)[0] == 0
+    refused(
+        (main(["read", "it", "--init-from", "it", "--out-dir", "read"]), "", errors(capsys)),
+        "already exists",
+    )
+    assert (
+        npgpt(
+            "train",
+            "--init-from",
+            "read",
+            *block,
+            "--freeze",
+            FROZEN,
+            "--corpus",
+            "abc.txt",
+            "--crop-length",
+            8,
+            "--max-iters",
+            3,
+            "--warmup-iters",
+            0,
+            "--lr-decay-iters",
+            0,
+            "--learning-rate",
+            0.01,
+        )[0]
+        == 0
+    )
     for command, name in (("write", "written"), ("merge", "merged")):
         assert main([command, "out", *block, "--out-dir", name]) == 0
     tuned, plain = load("out", block=block[1])[0], load("merged")[0]

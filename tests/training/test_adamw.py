@@ -118,7 +118,9 @@ def test_each_engine_has_a_compiled_rule_once():
     pytest.importorskip("numba")
     rules, params = [], params_of()
     optimizer = AdamW(params, engine=CPUEngine(params, 1, "numba"))
-    with mock.patch("npgpt.engine.reference.update_slices", lambda *given: rules.append(given[3].rule)):
+    with mock.patch(
+        "npgpt.engine.reference.update_slices", lambda *given: rules.append(given[3].rule)
+    ):
         for _ in range(2):
             optimizer.step(params.zeros_like())
     assert rules[0] is rules[1] is not adamw_update and rules[0].__wrapped__ is adamw_update

@@ -128,7 +128,10 @@ def wait(process):
 def complaints(result, what, codes=(0, 2)):
     """Return what is wrong with the end of a command, a list of findings."""
     note = r"(?m)^npgpt: not in the checkpoint, so drawn by lora_block\.py: .*\n"
-    err, last = re.sub(note, "", result.err), (result.err.strip().splitlines() or ["(nothing)"])[-1][:200]
+    err, last = (
+        re.sub(note, "", result.err),
+        (result.err.strip().splitlines() or ["(nothing)"])[-1][:200],
+    )
     if result.code in (-signal.SIGXCPU, -signal.SIGALRM):
         return [f"{what}: takes more than {CPU_SECONDS} seconds"]
     if noted := re.search(r"^\[torture: (.+)\]$", err, re.MULTILINE):

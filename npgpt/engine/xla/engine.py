@@ -115,7 +115,8 @@ class XLAEngine(ReferenceEngine):
         return seed, step, micro_batch
 
     def loss_and_grads(self, batches, rngs, count, mask=None):
-        """As in `ReferenceEngine`, as one program; the results stay on the device. Nothing waits."""
+        """As in `ReferenceEngine`, as one program; the results stay on the device. Nothing waits.
+        """
         arguments = (self.params.on_device(), *self._batch(batches), self._mask(mask),
                      self._numbers([count]), self._words(rngs[0]))
         shardings = None, self.shardings
@@ -224,7 +225,9 @@ class XLAEngine(ReferenceEngine):
         if n == 1:
             (loss, dweight), dx = block(zeros, (x, targets))
         else:
-            (loss, dweight), dx = jax.lax.scan(block, zeros, [part.swapaxes(0, 1) for part in parts])
+            (loss, dweight), dx = jax.lax.scan(
+                block, zeros, [part.swapaxes(0, 1) for part in parts]
+            )
             dx = dx.swapaxes(0, 1).reshape(B, T, C)
         return loss, (dx, dweight)
 

@@ -92,7 +92,8 @@ def matmul(dtype, a, b):
 
 
 def lines(dtype, block):
-    """Return the lesson for XLA: its table of operations, the transformer, the block's functions."""
+    """Return the lesson for XLA: its table of operations, the transformer, the block's functions.
+    """
     np = SimpleNamespace(**{**vars(jnp), "matmul": functools.partial(matmul, dtype)})
     again = {}
     for module in {inspect.getmodule(getattr(layers, name)) for name in layers.__all__} - {None}:

@@ -45,12 +45,14 @@ class Reader:
     def _program(self, p, idx, numbers, pads, kept):
         (begin, last), T, layer_ops = numbers, idx.shape[1], without_caches(self.engine.lesson)
         P, dtype = self.config.block_size, self.engine.params.dtype
-        key, query = jnp.arange(P), begin + jnp.arange(T)[:, None]                                  # (P,), (T, 1)
-        causal = layer_ops.causal_mask(None, jnp.zeros((1, P, 1), dtype))                           # (P, P)
-        causal = jax.lax.dynamic_slice_in_dim(causal, begin, T)                                     # (T, S)
-        padding = jnp.where(is_padding(key, query, pads), -jnp.inf, 0.0).astype(dtype)              # (B, 1, T, S)
-        positions = jnp.maximum(query[:, 0] - pads[:, None], 0)                                     # (B, T)
-        distances = (query - key)[None, None]                                                       # (1, 1, T, S)
+        key, query = jnp.arange(P), begin + jnp.arange(T)[:, None]  # (P,), (T, 1)
+        causal = layer_ops.causal_mask(None, jnp.zeros((1, P, 1), dtype))  # (P, P)
+        causal = jax.lax.dynamic_slice_in_dim(causal, begin, T)  # (T, S)
+        padding = jnp.where(is_padding(key, query, pads), -jnp.inf, 0.0).astype(
+            dtype
+        )  # (B, 1, T, S)
+        positions = jnp.maximum(query[:, 0] - pads[:, None], 0)  # (B, T)
+        distances = (query - key)[None, None]  # (1, 1, T, S)
         layers_left, now_kept = iter(kept), []
 
         def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):

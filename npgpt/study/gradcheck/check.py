@@ -32,11 +32,13 @@ ROW = "  {:<24} {:<14} {:>5} {:>6} {:>9}  {}"       # of the table
 class LineCheck:
     """The check of one variable v of a forward.
 
-    forward_line, backward_line: the lines in `file` that assign v (the `def` for an argument) and dv (None if missing).
-    relative: the largest error divided by the largest value of the gradient, or None. digits: how many are right, None
-    if it was measured in float64. verdict: "ok" or "WRONG" for dv; "fused": dv is computed in one step with the
-    gradient `through`; "no gradient": the block returns none of this parameter; "constant": no gradient flows through
-    v; "other": what is called dv is not the gradient of v, but all results are right.
+    forward_line, backward_line: the lines in `file` that assign v (the `def` for an argument) and
+    dv (None if missing).
+    relative: the largest error divided by the largest value of the gradient, or None. digits: how
+    many are right, None if it was measured in float64. verdict: "ok" or "WRONG" for dv; "fused": dv
+    is computed in one step with the gradient `through`; "no gradient": the block returns none of
+    this parameter; "constant": no gradient flows through v; "other": what is called dv is not the
+    gradient of v, but all results are right.
     """
 
     layer: str

@@ -126,7 +126,11 @@ class OwnBackwardEngine(ReferenceEngine):
 
     def __init__(self, params, threads, backwards):
         super().__init__(params, threads)
-        self.backwards, self.model_backward, self.ops = backwards, self.own_backward, table(**backwards.functions)
+        self.backwards, self.model_backward, self.ops = (
+            backwards,
+            self.own_backward,
+            table(**backwards.functions),
+        )
         self.config = params.config.with_block(transformer.block_forward, backwards.functions["block_backward"])
 
     def run(self, idx, targets, rng, count, mask):

@@ -173,7 +173,9 @@ def test_gradients_on_the_host_and_on_the_device_give_the_same_bits():
         for _ in range(2):
             if on_host:
                 _, grads = xla.loss_and_grads(*one)
-                assert all(type(each) is np.ndarray and each.flags.writeable for each in grads.values())
+                assert all(
+                    type(each) is np.ndarray and each.flags.writeable for each in grads.values()
+                )
                 optimizer.step(grads, 0.5)
             else:
                 train_step(optimizer, [one], [None], 16, 0.5)
