@@ -12,7 +12,8 @@ pytestmark = pytest.mark.slow
 
 START = "npgpt study --open"
 K = LESSONS["attention"].inputs["k"]
-DX_LINE = f"b{read_source(LESSONS['layernorm'].backward).statements[-2].first}"
+DX = read_source(LESSONS["layernorm"].backward).statements[-2].first
+DX_LINE = f"b{DX}"
 PLACES = """[...document.querySelectorAll("#%s .item:nth-of-type(%d) .cells")].slice(1).map((cells) =>
     [...cells.querySelectorAll(".on")].map((cell) => cell.place))"""
 FITS = ("js", "document.scrollingElement.scrollWidth <= innerWidth", True)
@@ -32,7 +33,7 @@ SCENES = {
         {},
         [
             ("has", "#layernorm .row >> nth=6", "y = xhat * weight", "dxhat = dy * weight"),
-            ("has", "#layernorm .row >> nth=1", "in one step with line 61"),
+            ("has", "#layernorm .row >> nth=1", f"in one step with line {DX}"),
             ("click", "@layernorm f y = xhat"),
             ("is", "#layernorm .row >> nth=6 >> .thumbs", ["y", "dy"]),
             (
@@ -238,14 +239,15 @@ SCENES = {
     "the keyboard edits, discards and repairs": (
         {"name": "live"},
         [
-            ("focus", "#layernorm .row:has([data-line=b61]) .toggle"),
+            ("focus", f"#layernorm .row:has([data-line=b{DX}]) .toggle"),
             ("keys", "e Control+A"),
             ("type", "a = 2"),
             ("keys", "Shift+Enter"),
             ("type", "mean_dxhat = a"),
             ("keys", "Enter"),
             ("visible", "#layernorm .verdict.wrong"),
-            ("asked", "/check", {"layer": "layernorm", "edits": {"b59": "a = 2\nmean_dxhat = a"}}),
+            ("asked", "/check", {"layer": "layernorm", "edits": {
+                f"b{DX - 2}": "a = 2\nmean_dxhat = a"}}),
             ("click", "#layernorm .repair"),
             ("count", "#layernorm .typed", 0),
             ("dblclick", "@layernorm b dx = "),
