@@ -59,8 +59,8 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
     own, block = fields.get("npgpt", {"dropout": 0.0}), block or GPT2
     if isinstance(own, dict) and own.get("lora_rank"):
         raise UserError(
-            "the model has LoRA of an earlier version; LoRA is a block now: write an adapter with that "
-            "version, `npgpt export --adapter`, and read it with tools/peft_adapter.py"
+            "the model has LoRA of an earlier version; LoRA is a block now: write an adapter with "
+            "that version, `npgpt export --adapter`, and read it with tools/peft_adapter.py"
         )
     if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, "positions", "block"}:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')
@@ -74,8 +74,8 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
     if "npgpt" in fields and not same and (known or not block.extends_gpt2(config)):
         name = shown(known["name"]) if "name" in known else GPT2
         raise UserError(
-            f"the model has {name}, which is not {block} (the SHA-256 differ): give the model's block as "
-            "--block, in Python as block=, and none for GPT-2's"
+            f"the model has {name}, which is not {block} (the SHA-256 differ): give the model's "
+            "block as --block, in Python as block=, and none for GPT-2's"
         )
     return config
 

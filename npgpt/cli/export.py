@@ -34,5 +34,6 @@ def run(args):
             (folder / "tokenizer.json").write_text(json.dumps(loaded.tokenizer.description), encoding="utf-8")
         save_tokenizer(loaded.tokenizer, folder / TOKENIZER_FILE)
     print(
-        f"{args.out}: open it with transformers' GPT2LMHeadModel.from_pretrained, or npgpt's GPT.from_pretrained"
+        f"{args.out}: open it with transformers' GPT2LMHeadModel.from_pretrained, or npgpt's "
+        "GPT.from_pretrained"
     )

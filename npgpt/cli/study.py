@@ -58,7 +58,7 @@ def run(args):
     server = Server(Live(lessons, model, tokenizer, description).actions)
     page = study_page(lessons, study, {"token": server.token})
     print(f"{server.address} (press Ctrl-C to stop)", flush=True)
-    for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:  # Windows has no SIGHUP
+    for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:  # Windows lacks it
         signal.signal(number, signal.default_int_handler)  # as Ctrl-C, so that the file is deleted
     with server.opener() as url:
         threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()       # a text browser would block

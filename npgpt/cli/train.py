@@ -271,7 +271,8 @@ def pretrained_model(args, options, model_fields):
     """Return (model, tokenizer) of --init-from. Of the model's fields, only the dropouts may be changed."""
     dropouts = {name: value for name, value in model_fields.items() if name in DROPOUTS}
     if "dropout" in dropouts:
-        dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}  # the three others follow it unless they are given
+        # The three others follow it unless they are given.
+        dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}
     loaded = load_model(
         args.init_from,
         dtype=options.dtype,

@@ -78,7 +78,8 @@ def run_again(block, visitor, names, lesson):
         if not isinstance(new, FunctionType) or (new.__code__.co_filename, new.__code__.co_firstlineno) != (
                 old.__code__.co_filename, old.__code__.co_firstlineno):
             raise UserError(
-                f"forward and backward of {block} must be functions of one file, which runs again for XLA"
+                f"forward and backward of {block} must be functions of one file, which runs again "
+                "for XLA"
             )
     return functions
 

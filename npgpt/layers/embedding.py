@@ -7,7 +7,8 @@ def embedding_forward(idx, wte, wpe):
     """Compute x = wte[idx] + wpe[0, …, T - 1]: row t of wpe is the vector of position t.
 
     idx (B, T) integers, wte (V, C) token embedding, wpe (block_size, C) position embedding -> x (B, T, C), cache.
-    The cache holds idx, which says which rows were read, and the lengths of the two tables, for the gradients' shapes.
+    The cache holds idx, which says which rows were read, and the lengths of the two tables, for the
+    gradients' shapes.
     """
     T = idx.shape[1]
     token = wte[idx]            # (B, T, C)

@@ -42,9 +42,9 @@ def layernorm_backward(dy, cache):
         dx = dcentred + dmean / C                       used twice: centred, and mean = sum(x) / C
            = rstd (dxhat - mean(dxhat) - xhat m)
 
-    In words: dxhat loses its part along (1, …, 1) and its part along xhat, because moving x in these
-    two directions, a shift or a stretch, does not change xhat. (But for eps, which is not stretched
-    with x: mean(xhat^2) is var / (var + eps), so the rest of the part along xhat stays.)
+    In words: dxhat loses its part along (1, …, 1) and its part along xhat, because moving x in
+    these two directions, a shift or a stretch, does not change xhat. (But for eps, which is not
+    stretched with x: mean(xhat^2) is var / (var + eps), so the rest of the part along xhat stays.)
     """
     xhat, rstd, weight, has_bias = cache
     C = xhat.shape[-1]

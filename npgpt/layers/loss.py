@@ -11,8 +11,9 @@ def cross_entropy_forward(logits, targets):
     logits (..., V), targets (...) integers in [0, V), or -1 (`IGNORE_INDEX`) for a position that does not count; at
     least one counts -> loss (0-d array, nats per token), cache.
 
-    The largest logit of each row is subtracted first: the softmax does not change, and exp cannot overflow. The cache
-    holds the probabilities, from which two lines make the gradient; the logits are not needed again.
+    The largest logit of each row is subtracted first: the softmax does not change, and exp cannot
+    overflow. The cache holds the probabilities, from which two lines make the gradient; the logits
+    are not needed again.
     """
     counted = (targets != IGNORE_INDEX)[..., None]                  # (..., 1)
     column = np.where(counted, targets[..., None], 0)               # (..., 1) any column will do for an ignored target
@@ -30,8 +31,8 @@ def cross_entropy_forward(logits, targets):
 def cross_entropy_backward(dloss, cache):
     """Undo `cross_entropy_forward`: dloss (a number, 1.0 for training) -> dlogits (..., V).
 
-    Fused: dprobs, dat_target, dtotal, dexps and dshifted are skipped. Line by line, in one row, with
-    true = 1 at the target and 0 elsewhere:
+    Fused: dprobs, dat_target, dtotal, dexps and dshifted are skipped. Line by line, in one row,
+    with true = 1 at the target and 0 elsewhere:
 
         dlosses = dloss / count                         loss = sum(losses) / count; 0 if ignored
         dprobs = 0                                      the loss does not read probs

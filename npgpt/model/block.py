@@ -19,6 +19,7 @@ from npgpt.model import transformer
 from npgpt.model.tree import flatten
 
 FUNCTIONS, INITS = ("parameters", "forward", "backward"), ("linear", "residual", "bias", "normal")
+PLACES = "positions", "distances"       # what a forward may ask for, by arguments of these names
 NAME = r"([A-Za-z]\w*\.)*[A-Za-z]\w*"
 
 
@@ -71,7 +72,8 @@ class Block:
                 if longer or not re.fullmatch(NAME, name):
                     raise UserError(
                         f"{name!r} in parameters(config) of {self} cannot be nested: join "
-                        "words by dots, as in mlp.c_fc.weight; what is before a dot is no other name"
+                        "words by dots, as in mlp.c_fc.weight; what is before a dot is no other "
+                        "name"
                     )
                 right = isinstance(shape, tuple) and shape and min(shape) > 0
                 right = right and (is_real(init) or init in INITS)
@@ -95,7 +97,7 @@ class Block:
         if self == GPT2:
             return dataclasses.replace(self, forward=forward, backward=backward)
 
-        asks = arguments_of(self.forward) & {"positions", "distances"}
+        asks = arguments_of(self.forward) & {*PLACES}
 
         @functools.wraps(forward)
         def guarded_forward(x, p, *others, **named):
@@ -149,7 +151,7 @@ def places(x):
     like = x if hasattr(x, "__array_function__") else None      # JAX's arrays have none
     positions = np.arange(x.shape[1], like=like)[None]          # (1, T)
     distances = positions[0, :, None] - positions[0]            # (T, T)
-    return {"positions": positions, "distances": distances[None, None]}
+    return dict(zip(PLACES, (positions, distances[None, None]), strict=True))
 
 
 def asked(forward, places):

@@ -148,23 +148,23 @@ def gpt_forward(idx, p, config, dropout_masks, ops, mask=None):
     The head is tied: its matrix is the token embedding. What other models do otherwise is in
     variants.py.
     """
-    block_forward, blocks = config.block.forward, []                # that above, or a user's
-    x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])       # (B, T, C)
-    x, drop = ops.dropout_forward(x, dropout_masks.embd)                                    # (B, T, C)
+    block_forward, blocks = config.block.forward, []  # or a user's
+    x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])  # (B, T, C)
+    x, drop = ops.dropout_forward(x, dropout_masks.embd)                               # (B, T, C)
     mask = ops.causal_mask(mask, x)
     for i in range(config.n_layer):
         masks = dropout_masks.blocks[i]
-        x, block = block_forward(x, p["h"][i], config, i, mask, masks, ops)                 # (B, T, C)
+        x, block = block_forward(x, p["h"][i], config, i, mask, masks, ops)            # (B, T, C)
         blocks.append(block)
-    x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=config.layer_norm_epsilon)          # (B, T, C)
-    logits, head = ops.head_forward(x, p["wte"]["weight"])                                  # (B, T, V)
+    x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=config.layer_norm_epsilon)     # (B, T, C)
+    logits, head = ops.head_forward(x, p["wte"]["weight"])                             # (B, T, V)
     return logits, (embedding, drop, blocks, ln_f, head, config)
 
 
 def gpt_backward(dlogits, cache, ops):
     """Undo `gpt_forward`: dlogits (B, T, V) -> dp, the gradient of every parameter."""
     embedding, drop, blocks, ln_f, head, config = cache
-    block_backward, dh = config.block.backward, {}                  # that above, or a user's
+    block_backward, dh = config.block.backward, {}  # or a user's
     # logits, head = ops.head_forward(x, p["wte"]["weight"])
     dx, dwte_head = ops.head_backward(dlogits, head)
     # x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=config.layer_norm_epsilon)

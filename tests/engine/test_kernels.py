@@ -39,7 +39,8 @@ def test_auto_works_with_a_broken_numba(text_file):
     found = run(
         "-c",
         "from npgpt import GPT, GPTConfig\n"
-        "print(GPT(GPTConfig(vocab_size=5, n_layer=1, n_head=1, n_embd=8), threads=2).engine.kernels)",
+        "config = GPTConfig(vocab_size=5, n_layer=1, n_head=1, n_embd=8); "
+        "print(GPT(config, threads=2).engine.kernels)",
     )
     assert (found.returncode, found.stdout, found.stderr) == (0, "numpy\n", "")
     found = run("-m", "npgpt", "train", "--corpus", text_file, "--kernels", "numba")

@@ -107,14 +107,15 @@ def parameters(config):
 
 
 def rotation(positions, D, x):
-    """Return cos and sin of position / 10000^(i / D) for i below D: positions (1 or B, T) -> (1 or B, 1, T, D)."""
+    """Return cos and sin of position / 10000^(i / D), i < D: (1 or B, T) -> (1 or B, 1, T, D)."""
     angles = positions[:, None, :, None] * 10000.0 ** (np.arange(D, like=x) / -D)
     return np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
 
 
 def forward(x, p, config, layer, mask, dropout_masks, ops, positions):
-    """Compute x + attention(rmsnorm(x)), then x_mid + swiglu(rmsnorm(x_mid)); x (B, T, C) -> x_out (B, T, C), cache.
+    """Compute x + attention(rmsnorm(x)), then x_mid + swiglu(rmsnorm(x_mid)).
 
+    x (B, T, C) -> x_out (B, T, C), cache.
     positions (1 or B, T): those of the tokens, which are not 0 to T - 1 when a text is continued.
     """
     B, T, C = x.shape
