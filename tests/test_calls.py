@@ -155,8 +155,8 @@ CALLS = {  # the call -> {argument: odd values}
         ],
     },
     lambda s, **odd: Trainer(s.model, **{"train_tokens": TOKENS, "val_tokens": TOKENS} | odd): {
-        "train_tokens": [TOKENS / 1.0, TOKENS.reshape(6, 10), TOKENS[:6]],
-        "val_tokens": [TOKENS / 1.0, TOKENS[:6]],
+        "train_tokens": [TOKENS / 1.0, TOKENS.reshape(6, 10), TOKENS[:1]],
+        "val_tokens": [TOKENS / 1.0, TOKENS[:1]],
         "options": [TrainOptions(crop_length=7)],
     },
     lambda s, ids: CharTokenizer("abc").decode(ids): {"ids": [[3], [-1], [0.5], [[0]]]},

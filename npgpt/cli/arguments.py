@@ -79,6 +79,12 @@ def add_data_dir_argument(parser):
     parser.add_argument("--data-dir", help="folder of downloaded corpora; by default $NPGPT_DATA_DIR, else data")
 
 
+def add_special_argument(parser):
+    parser.add_argument("--special", action=argparse.BooleanOptionalAction, default=True,
+                        help="read <|endoftext|>, or another special token of the tokenizer, as this token, also "
+                             "where a text spells it out (the default)")
+
+
 def add_model_argument(parser):
     """Add the arguments that choose the model of a command: MODEL, --revision, --which, --block, --device, …"""
     parser.add_argument("model", nargs="?", default="out",

@@ -1,17 +1,16 @@
 """Prepare a corpus as token files."""
 
 from npgpt.checks import check_path
-from npgpt.cli.arguments import add_data_dir_argument
-from npgpt.data.corpora import open_corpus
+from npgpt.cli.arguments import add_data_dir_argument, add_special_argument
+from npgpt.cli.training_data import print_special
+from npgpt.data.corpora import in_documents, open_corpus
 from npgpt.data.dataset import prepare
 from npgpt.data.token_files import SEPARATOR
 from npgpt.data.tokenizers import make_tokenizer
-from npgpt.errors import UserError
 
 EXAMPLES = """examples:
   npgpt data prepare my.txt --out tokens                         then: npgpt train --corpus tokens
   npgpt data prepare names.txt --documents '\\n' --out names     each line is a document
-  npgpt data prepare my.txt --documents --out docs               documents separated by <|endoftext|>
 """
 
 
@@ -26,21 +25,22 @@ def add_arguments(parser):
     prepared.add_argument("--out", required=True, help="the folder to write")
     prepared.add_argument("--val-fraction", type=float, default=0.1,
                           help="share of the text, at its end, for validation; by default 0.1; 0: none")
+    prepared.add_argument("--documents", nargs="?", const=SEPARATOR, metavar="SEPARATOR",
+                          help="the text consists of documents, with SEPARATOR between them, in which \\n is a line "
+                               f"break; by default {SEPARATOR}. They are packed as GPT-2's were: one stream, in which "
+                               "each ends with the tokenizer's end of text, or else with SEPARATOR")
+    add_special_argument(prepared)
     add_data_dir_argument(prepared)
-    documents = prepared.add_argument_group("documents")
-    documents.add_argument("--documents", nargs="?", const=SEPARATOR, metavar="SEPARATOR",
-                           help="train on documents one by one, on the first block_size + 1 tokens of each. They are "
-                                f"separated by SEPARATOR, in which \\n is a line break; by default {SEPARATOR}")
-    documents.add_argument("--end", metavar="TOKEN", help="the token that ends each document, such as [SEP], or its id")
-    documents.add_argument("--pad", metavar="TOKEN", help="the token that pads short documents; by default their last")
 
 
 def run(args):
-    if not args.documents and (args.end or args.pad):
-        raise UserError("--end and --pad apply to documents: add --documents")
     check_path("--out", args.out)
     corpus = open_corpus(args.corpus, args.data_dir)
-    separator, end, pad = (text and text.replace("\\n", "\n") for text in (args.documents, args.end, args.pad))
-    prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out, separator, args.val_fraction, end, pad)
+    if args.documents is not None:
+        corpus = in_documents(corpus, args.documents.replace("\\n", "\n"))
+        print(f"documents: {len(corpus.documents):,}")
+    tokenizer = make_tokenizer(args.tokenizer, corpus.text)
+    print_special(corpus, tokenizer, args.special)
+    prepare(corpus, tokenizer, args.out, args.val_fraction, args.special)
     print(f"{args.out}: train.bin, val.bin and their tokenizer, {args.tokenizer} (--tokenizer takes another); train on "
           f"it with: npgpt train --corpus {args.out}")

@@ -2,13 +2,14 @@
 
 import math
 
-import numpy as np
-
-from npgpt.cli.arguments import add_data_dir_argument, add_model_argument, load_given_model
+from npgpt.cli.arguments import (
+    add_data_dir_argument,
+    add_model_argument,
+    add_special_argument,
+    load_given_model,
+)
 from npgpt.cli.training_data import open_run_tokens, open_tokens
-from npgpt.data.batches import IGNORED, windows
 from npgpt.data.corpora import open_corpus
-from npgpt.data.token_files import Documents
 from npgpt.errors import UserError
 from npgpt.training.evaluation import evaluate_split
 
@@ -20,6 +21,7 @@ def add_arguments(parser):
                         help="part of the corpus; by default val for a run of npgpt, all for other models")
     parser.add_argument("--stride", type=int,
                         help="overlapping windows, each N tokens after the last: slower, with more context")
+    add_special_argument(parser)
     add_data_dir_argument(parser)
 
 
@@ -28,7 +30,7 @@ def run(args):
     if loaded.checkpoint and args.corpus is None:
         splits = open_run_tokens(loaded.checkpoint, None, args.data_dir)
     else:
-        splits = open_tokens(loaded.tokenizer, open_corpus(args.corpus, args.data_dir))
+        splits = open_tokens(loaded.tokenizer, open_corpus(args.corpus, args.data_dir), special=args.special)
     split = args.split or ("val" if loaded.checkpoint and splits["val"]() is not None else "all")
     tokens = splits[split]()
     if tokens is None:
@@ -46,11 +48,7 @@ def bits_per_byte(nats, loaded, tokens):
     """Return the loss in bits per byte of text, comparable between tokenizers; as text, or the reason why not."""
     count_bytes = loaded.tokenizer.count_bytes
     try:
-        if isinstance(tokens, Documents):
-            targets = np.concatenate([y for _, y in windows(tokens, loaded.model.config.block_size)])
-            n_bytes = count_bytes(targets[targets != IGNORED])
-        else:
-            n_bytes = count_bytes(tokens) - count_bytes(tokens[:1])     # the first is not predicted
+        n_bytes = count_bytes(tokens) - count_bytes(tokens[:1])         # the first is not predicted
     except UserError as error:
         return str(error)
     return f"{nats / math.log(2) / n_bytes:.4f}" if n_bytes else "not defined, without any text"

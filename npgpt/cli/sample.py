@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 from npgpt.checks import check_whole, require
-from npgpt.cli.arguments import add_model_argument, load_given_model
+from npgpt.cli.arguments import add_model_argument, add_special_argument, load_given_model
 from npgpt.errors import UserError, printable
 
 MOST_SAMPLES = 10_000
@@ -18,7 +18,9 @@ LINE = 60               # characters in a `sample_line`
 
 def add_arguments(parser):
     add_model_argument(parser)
-    parser.add_argument("--prompt", help="the text to continue, by default a line break")
+    parser.add_argument("--prompt", help="the text to continue, by default a line break; "
+                                         "<|endoftext|> begins a new text with GPT-2")
+    add_special_argument(parser)
     parser.add_argument("--stop", metavar="TEXT", help="stop before this text, in which \\n is a line break")
     parser.add_argument("-n", "--num-samples", type=int, default=1, help="how many texts")
     parser.add_argument("--max-new-tokens", type=int, default=500, help="new tokens in each text, by default 500")
@@ -37,7 +39,7 @@ def run(args):
     require("--stop", args.stop, args.stop != "", "at least one character")
     stop = args.stop and args.stop.replace("\\n", "\n")
     sampling = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p", "seed")}
-    print_samples(model, tokenizer, prompt, args.num_samples, stop, **sampling)
+    print_samples(model, tokenizer, prompt, args.num_samples, stop, args.special, **sampling)
 
 
 def default_prompt(tokenizer):
@@ -49,13 +51,13 @@ def default_prompt(tokenizer):
     return tokenizer.decode([0])
 
 
-def continuations(model, tokenizer, prompt, n=1, stop=None, **sampling):
+def continuations(model, tokenizer, prompt, n=1, stop=None, special=True, **sampling):
     """Return n iterators over the pieces of text that a model writes after a prompt, one token at a time.
 
-    stop: the text before which each of them ends. sampling: arguments of `GPT.stream`. Raises UserError if the prompt
-    has no tokens.
+    stop: the text before which each of them ends. special: of the prompt, as in `encode`. sampling: arguments of
+    `GPT.stream`. Raises UserError if the prompt has no tokens.
     """
-    ids = tokenizer.encode(prompt).astype(np.int64)
+    ids = tokenizer.encode(prompt, special).astype(np.int64)
     if len(ids) == 0:
         raise UserError("the prompt is empty: give at least one character, or leave --prompt out for a new line")
     columns = model.stream(np.tile(ids, (n, 1)), **sampling, eos_token_id=tokenizer.eos_token_id)
@@ -68,9 +70,9 @@ def continuations(model, tokenizer, prompt, n=1, stop=None, **sampling):
     return [text_of(row, each) for row, each in enumerate(itertools.tee(columns, n))]   # no more columns than one needs
 
 
-def print_samples(model, tokenizer, prompt, n=1, stop=None, **sampling):
+def print_samples(model, tokenizer, prompt, n=1, stop=None, special=True, **sampling):
     """Print a prompt with each of its `continuations`, as they are written."""
-    for i, pieces in enumerate(continuations(model, tokenizer, prompt, n, stop, **sampling)):
+    for i, pieces in enumerate(continuations(model, tokenizer, prompt, n, stop, special, **sampling)):
         if i:
             print("-" * 60)
         sys.stdout.write(prompt + next(pieces, ""))     # together: XLA reports compilation before the first token

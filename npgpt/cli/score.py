@@ -6,9 +6,9 @@ import sys
 import numpy as np
 
 from npgpt.arrays import to_host
-from npgpt.cli.arguments import add_model_argument, load_given_model
+from npgpt.cli.arguments import add_model_argument, add_special_argument, load_given_model
 from npgpt.cli.screen import style
-from npgpt.data.batches import strided_windows
+from npgpt.data.batches import windows
 from npgpt.data.corpora import read_text
 from npgpt.errors import UserError, printable
 from npgpt.layers import IGNORE_INDEX
@@ -21,12 +21,13 @@ def add_arguments(parser):
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--text", help="the text")
     text.add_argument("--file", help="a file of text in UTF-8")
+    add_special_argument(parser)
 
 
 def run(args):
     text = read_text(args.file) if args.text is None else args.text
     loaded = load_given_model(args)
-    tokens = loaded.tokenizer.encode(text)
+    tokens = loaded.tokenizer.encode(text, args.special)
     bits = surprise(loaded.model, tokens)
     if not np.isfinite(bits).all():
         raise UserError(f"the loss of {loaded.folder} on this text is not finite: choose another model")
@@ -45,7 +46,7 @@ def surprise(model, tokens):
     """Return -log2 of the probability of each token but the first, with at least half a context before it."""
     T = model.config.block_size
     bits = []
-    for x, y in strided_windows(tokens, T + 1, max(1, T // 2)):         # y is -1 for tokens that have been scored
+    for x, y in windows(tokens, T + 1, max(1, T // 2)):         # y is -1 for tokens that have been scored
         scores = to_host(model.score(np.append(x, y[-1:])[None]))[0]
         bits.append(scores[y != IGNORE_INDEX].astype(np.float64) / -math.log(2.0))
     return np.concatenate(bits)

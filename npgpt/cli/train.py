@@ -25,15 +25,15 @@ from npgpt.cli.arguments import (
     add_device_arguments,
     add_field_arguments,
     add_model_arguments,
+    add_special_argument,
     given_fields,
 )
 from npgpt.cli.plot import save_picture
 from npgpt.cli.processes import connected, is_first, launched
 from npgpt.cli.sample import default_prompt, print_samples, sample_line
-from npgpt.cli.training_data import open_run_tokens, open_tokens
+from npgpt.cli.training_data import open_run_tokens, open_tokens, print_special
 from npgpt.data.corpora import CORPORA, open_corpus
 from npgpt.data.dataset import open_dataset
-from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import is_called
 from npgpt.devices import array_module
 from npgpt.display import tqdm
@@ -43,10 +43,12 @@ from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset, options_of, with_mup
+from npgpt.training.schedule import learning_rate
 from npgpt.training.trainer import Trainer, check_causal
 
 SAMPLE_TOKENS = 300
 DROPOUTS = {"dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "mlp_pdrop"}
+RATE_FIELDS = {"learning_rate", "min_lr", "warmup_iters", "lr_decay_iters"}
 EXAMPLES = """examples:
   npgpt train                                           TinyShakespeare, preset char-cpu
   npgpt train --corpus my.txt --out-dir mine            a text file
@@ -73,6 +75,7 @@ def add_arguments(parser):
                                        "without a network")
     data.add_argument("--tokenizer", help="char, byte, gpt2 or hf:PATH_OR_ID (a tokenizer.json, extra hf); by default "
                                           "the preset's")
+    add_special_argument(data)
     add_data_dir_argument(data)
     start = parser.add_argument_group("starting from a trained model")
     start.add_argument("--init-from", metavar="MODEL",
@@ -185,7 +188,21 @@ def trainer_of(run, args, backwards):
                 keep_only(args.out_dir, {trainer.step, trainer.best_step})
             drop_metrics_after(args.out_dir, trainer.step)
             print(f"resuming {run.checkpoint.folder} at step {trainer.step}")
+            print_changes(trainer, options_of(run.checkpoint), args)
     return trainer
+
+
+def print_changes(trainer, saved, args):
+    """Print if a resumed run is finished, and if its learning rate jumps because its end has moved."""
+    step, options = trainer.step, trainer.options
+    if step >= options.max_iters:
+        print(f"nothing is left to train: max_iters is {options.max_iters}; to go on, raise --max-iters")
+    before, now = (learning_rate(step, each.learning_rate, each.min_lr, each.warmup_iters,
+                                 each.last_decay_step) for each in (saved, options))
+    if now != before and not RATE_FIELDS & vars(args).keys():
+        print(f"the learning rate jumps from {before:.3g} to {now:.3g}, because its decay now ends at "
+              f"step {options.last_decay_step} instead of {saved.last_decay_step}: to keep it, add "
+              f"--lr-decay-iters {saved.last_decay_step}")
 
 
 def resume_command(args):
@@ -196,9 +213,7 @@ def resume_command(args):
 def describe_split(trainer, split):
     if split not in trainer.crops:
         return "none"
-    tokens = getattr(trainer, f"{split}_tokens")
-    documents = f" in {len(tokens.starts):,} documents" if isinstance(tokens, Documents) else ""
-    return f"{len(tokens):,} tokens{documents}"
+    return f"{len(trainer.crops[split].tokens):,} tokens"
 
 
 def print_line(trainer):
@@ -257,10 +272,13 @@ def plan(args):
         if "crop_length" not in given:
             shortest = min(options.crop_length, model.config.block_size)
             options = dataclasses.replace(options, crop_length=shortest)
-        splits = open_tokens(tokenizer, corpus, options.val_fraction)
+        print_special(corpus, tokenizer, args.special)
+        splits = open_tokens(tokenizer, corpus, options.val_fraction, args.special)
         return Run(model, splits["train"](), splits["val"](), tokenizer, options, name)
     preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
-    *tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer, options.val_fraction)
+    *tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer, options.val_fraction,
+                                      args.special)
+    print_special(corpus, tokenizer, args.special)
     config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
     model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels,
                 options.init, args.freeze or ())
@@ -308,6 +326,9 @@ def resumed_run(args):
         )
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir), read_block(args.block))
     state, saved, given = checkpoint.state, options_of(checkpoint), given_fields(args)
+    if state["options"].get("partial_batch"):
+        raise UserError("the run was trained with --partial-batch of an earlier version: continue it "
+                        f"there, or train on with --init-from {args.out_dir} and another --out-dir")
     asked = {**(load_preset(args.preset) if args.preset else {}), **given}
     there = {name: checkpoint.config.used(name) for name in asked if name in MODEL_FIELDS}
     there |= {name: getattr(saved, name) for name in given if name in ("seed", "dtype", "init", "val_fraction")}

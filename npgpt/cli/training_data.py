@@ -1,38 +1,51 @@
 """A corpus as tokens of an existing model."""
 
+import contextlib
 import functools
 import os
 
+import numpy as np
+
 from npgpt.checkpoints.run import fingerprint
 from npgpt.data.corpora import CORPORA, open_corpus
-from npgpt.data.dataset import concatenate_splits, tokenize_corpus
-from npgpt.data.token_files import load_token_files
+from npgpt.data.dataset import tokenize_corpus
+from npgpt.data.token_files import SEPARATOR, load_token_files
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer
 from npgpt.errors import UserError
 from npgpt.training.options import options_of
 
 
-def open_tokens(tokenizer, corpus, val_fraction=0.1):
+def print_special(corpus, tokenizer, special):
+    """Print which special tokens are in the text of a corpus, and how they are read."""
+    text = corpus.text or ""
+    tokens = [token for token in tokenizer.special or (SEPARATOR,) if token in text]
+    how = "special tokens; --no-special reads them as plain text" if special and tokenizer.special else "plain text"
+    if tokens:
+        print(f"{', '.join(f'{text.count(token):,} {token}' for token in tokens)} in the text, read as {how}")
+
+
+def open_tokens(tokenizer, corpus, val_fraction=0.1, special=True):
     """Return {"train": …, "val": …, "all": …}: functions that return tokens of a corpus; None without validation.
 
-    Raises UserError if the corpus consists of another tokenizer's token files.
+    The arguments are those of `tokenize_corpus`. Raises UserError if the corpus consists of another tokenizer's files.
     """
     if corpus.text is not None:
-        splits = functools.cache(functools.partial(tokenize_corpus, corpus, tokenizer))
+        splits = functools.cache(lambda fraction: tokenize_corpus(corpus, tokenizer, fraction, special))
         return {"train": lambda: splits(val_fraction)[0], "val": lambda: splits(val_fraction)[1],
                 "all": lambda: splits(0)[0]}
     made_by = corpus.folder / TOKENIZER_FILE
     if made_by.exists() and load_tokenizer(made_by).to_dict() != tokenizer.to_dict():
         raise UserError(f"the token files in {corpus.folder} were made by another tokenizer than the model's")
     train, val = load_token_files(corpus.folder)
-    return {"train": lambda: train, "val": lambda: val, "all": lambda: concatenate_splits(train, val)}
+    return {"train": lambda: train, "val": lambda: val,
+            "all": lambda: train if val is None else np.concatenate([train[:], val[:]])}
 
 
 def open_run_tokens(checkpoint, corpus_name, data_dir):
     """Return the tokens that a run was trained on, as `open_tokens` does. corpus_name: --corpus, or None.
 
     A run is untrusted, and it names a file on this machine. Raises UserError unless that is a regular file whose tokens
-    have the run's fingerprint.
+    have the run's fingerprint: as they are read now, without special tokens, or as earlier versions read them.
     """
     corpus = checkpoint.state["corpus"]
     name = corpus_name or corpus["name"]
@@ -40,11 +53,12 @@ def open_run_tokens(checkpoint, corpus_name, data_dir):
         raise UserError(f"{checkpoint.folder} names the corpus {name!r}, which is not an absolute path here: "
                         "give it as --corpus")
     val_fraction = options_of(checkpoint).val_fraction
-    tokens = open_tokens(checkpoint.tokenizer, open_corpus(name, data_dir), val_fraction)
-    try:
-        same = fingerprint(tokens["train"](), tokens["val"]()) == corpus["fingerprint"]
-    except UserError:           # it has characters that are not in the vocabulary
-        same = False
-    if not same:
-        raise UserError(f"the corpus {name} is not the one that this run was trained on: give that one as --corpus")
-    return tokens
+    for raw, special in ((False, True), (False, False), (True, False)):
+        tokens = open_tokens(checkpoint.tokenizer, open_corpus(name, data_dir, raw), val_fraction, special)
+        with contextlib.suppress(UserError):        # it has characters that are not in the vocabulary
+            if fingerprint(tokens["train"](), tokens["val"]()) == corpus["fingerprint"]:
+                return tokens
+    raise UserError(
+        f"the corpus {name} is not the one that this run was trained on: give that one as --corpus, or "
+        f"train on this one with --init-from {checkpoint.folder.parent} and another --out-dir"
+    )

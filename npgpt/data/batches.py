@@ -1,33 +1,47 @@
-"""Choose the parts of the tokens that training and evaluation read.
+"""Choose the parts of the tokens that training and evaluation read."""
 
-A stream of tokens is read in crops, which may begin anywhere; documents are read in windows.
-"""
-
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
-from npgpt.data.token_files import Documents, TokenFile
+from npgpt.checks import require
+from npgpt.data.token_files import TokenFile
 from npgpt.errors import UserError
 
-Tokens = np.ndarray | TokenFile | Documents
-IGNORED = -1    # the target of padding, which the loss ignores
-
-
-def crops_of(tokens: Tokens, length: int) -> "StreamCrops | DocumentCrops":
-    """Return the crops of `length` tokens and as many targets of `tokens`: 1-D integers, or `Documents`.
-
-    Raises UserError if there are too few tokens for one crop.
-    """
-    return DocumentCrops(tokens, length) if isinstance(tokens, Documents) else StreamCrops(tokens, length)
+Tokens = np.ndarray | TokenFile
+IGNORED = -1    # the target of a masked token, which the loss ignores
 
 
 class Crops:
-    """Choose the crops of a batch. A subclass reads them."""
+    """The crops of a stream of tokens, which may begin anywhere. A start offset is the position of the first token.
 
-    n_starts: int                   # the number of possible start offsets
-    stride: int                     # in order, the next crop starts that much later
-    in_epoch: Callable[..., int]
+    tokens: 1-D integers; those that a np.ma.MaskedArray masks are read, but are no targets.
+    length: of a crop; of shorter tokens there is one crop. split: the name of the tokens in errors.
+    Raises UserError for other tokens, for fewer than two, or if a crop could have no target.
+    """
+
+    def __init__(self, tokens: Tokens, length: int, split: str = "train"):
+        right = isinstance(tokens, Tokens) and tokens.dtype.kind in "iu" and getattr(tokens, "ndim", 1) == 1
+        require(f"{split} tokens", tokens, right, "a 1-D array of integers (np.array makes one of a list)")
+        n = len(tokens)
+        if n < 2:
+            without = ", or train without validation (--val-fraction 0)" * (split == "validation")
+            raise UserError(f"the {split} split has {n} tokens and needs 2: give a longer text{without}")
+        self.tokens, self.length, self.split = tokens, min(length, n - 1), split
+        self.n_starts = n - self.length         # the number of possible start offsets
+        if isinstance(tokens, np.ma.MaskedArray):
+            seen = np.flatnonzero(~np.ma.getmaskarray(tokens)[1:])
+            masked = np.diff(seen, prepend=-1, append=n - 1).max() - 1        # the longest run
+            if masked >= self.length:
+                raise UserError(
+                    f"a prompt in the {split} split has {masked} tokens, so a crop of {self.length} could have no "
+                    "completion: give shorter prompts, or raise --crop-length or --block-size"
+                )
+
+    def at(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return x and y, int64 (len(starts), length): the crops at `starts`, and the same one token later."""
+        crops = [self.tokens[start:start + self.length + 1] for start in starts.tolist()]
+        return np.stack([*map(inputs, crops)]), np.stack([*map(targets, crops)])
 
     def random(self, batch_size: int, rng: np.random.Generator) -> np.ndarray:
         """Return the start offsets (batch_size,) of a batch, each equally likely; rng: a np.random.Generator."""
@@ -35,123 +49,58 @@ class Crops:
 
     def in_order(self, n: int, batch_size: int) -> np.ndarray:
         """Return the start offsets (batch_size,) of batch n, when the data are read in order again and again."""
-        return (n * batch_size + np.arange(batch_size)) % self.in_epoch(batch_size) * self.stride
+        return (n * batch_size + np.arange(batch_size)) % self.in_epoch(batch_size) * self.length
 
     def evenly(self, n_batches: int, batch_size: int) -> np.ndarray:
         """Return start offsets (n_batches, batch_size), spread evenly over the data, the same in every call."""
         starts = np.linspace(0, self.n_starts - 1, n_batches * batch_size).astype(np.int64)
         return starts.reshape(n_batches, batch_size)
 
-
-class StreamCrops(Crops):
-    """The crops of a stream. A start offset is the position of a crop's first token."""
-
-    def __init__(self, tokens: np.ndarray | TokenFile, length: int):
-        if len(tokens) <= length:
-            raise UserError(f"the split has {len(tokens)} tokens and a crop needs {length + 1} (block_size + 1): "
-                            "lower the block size, or give a longer text")
-        self.tokens, self.length = tokens, length
-        self.n_starts, self.stride = len(tokens) - length, length
-
     def in_epoch(self, batch_size: int) -> int:
         """Return the number of crops in an epoch's full batches. Raises UserError if the crops fill none."""
         batches = (len(self.tokens) - 1) // self.length // batch_size
         if batches == 0:
-            raise UserError(f"the training split has {len(self.tokens)} tokens and a batch in order needs "
-                            f"{batch_size * self.length + 1}: lower the batch size, or give a longer text")
+            raise UserError(
+                f"the {self.split} split has {len(self.tokens)} tokens and a batch in order needs "
+                f"{batch_size * self.length + 1}: lower --batch-size or --crop-length, or give a longer text"
+            )
         return batches * batch_size
 
-    def at(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return x and y, int64 (len(starts), length): the crops at `starts`, and the same one token later."""
-        crops = np.stack([self.tokens[start:start + self.length + 1] for start in starts.tolist()])
-        return crops[:, :-1].astype(np.int64), crops[:, 1:].astype(np.int64)
+
+def inputs(part):
+    """Return all tokens of a part but the last, int64."""
+    return np.array(part[:-1], dtype=np.int64)
 
 
-class DocumentCrops(Crops):
-    """The first length + 1 tokens, a window, of each of the `Documents`. Its start is its number.
-
-    Windows in which every target is ignored are left out. Raises UserError if all are.
-    """
-
-    stride = 1
-
-    def __init__(self, documents: Documents, length: int):
-        self.documents, self.length = documents, length
-        lengths = np.minimum(documents.lengths, length + 1)
-        prompts = np.zeros_like(lengths) if documents.prompts is None else documents.prompts.astype(np.int64)
-        ignored = np.clip(prompts - 1, 0, lengths - 1)          # targets that are tokens of the prompt
-        counts = lengths - 1 - ignored
-        self.starts, self.lengths, self.ignored, self.counts = (
-            each[counts > 0] for each in (documents.starts, lengths, ignored, counts))
-        self.n_starts = len(self.starts)
-        if self.n_starts == 0:
-            raise UserError(f"every prompt has more than {length} tokens, so no completion is seen: give shorter "
-                            "prompts, or raise the block size")
-
-    def in_epoch(self, batch_size: int) -> int:
-        """Return the number of windows in an epoch, whose last batch is filled with the first windows."""
-        return self.n_starts
-
-    def at(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return x and y, int64 (len(starts), length), as in `StreamCrops`.
-
-        A shorter window is padded: x with pad_token_id, by default the window's last token, which ends the text, and y
-        with -1.
-        """
-        x = np.empty((len(starts), self.length), dtype=np.int64)
-        y = np.full_like(x, IGNORED)
-        for row, number in enumerate(starts):
-            start = int(self.starts[number])
-            window = self.documents[start:start + int(self.lengths[number])]
-            n, pad = len(window) - 1, self.documents.pad_token_id
-            pad = window[-1] if pad is None else pad
-            x[row, :n + 1], x[row, n + 1:], y[row, :n] = window[:self.length], pad, window[1:]
-            y[row, :self.ignored[number]] = IGNORED
-        return x, y
+def targets(part):
+    """Return all tokens of a part but the first, int64; IGNORED for masked ones."""
+    return np.ma.filled(part[1:].astype(np.int64), IGNORED)
 
 
-def count_targets(tokens: Tokens, block_size: int) -> int:
+def count_targets(tokens: Tokens) -> int:
     """Return the number of targets of all `windows`."""
-    if isinstance(tokens, Documents):
-        return int(DocumentCrops(tokens, block_size).counts.sum())
-    return len(tokens) - 1
+    return tokens[1:].count() if isinstance(tokens, np.ma.MaskedArray) else len(tokens) - 1
 
 
-def windows(tokens: Tokens, block_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (x, y), int64 (block_size,) each, for evaluation.
+def windows(tokens: Tokens, size: int, stride: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield parts (x, y) of at most `size` tokens that begin `stride` tokens apart, for evaluation.
 
-    Together the y's of a stream are tokens[1:], and the last may be shorter. Those of documents are
-    padded, as in `DocumentCrops`. Raises UserError if there are fewer than two tokens.
+    y is IGNORED for tokens that an earlier window predicted, and for masked ones. These are the windows of
+    transformers' "Perplexity of fixed-length models". Except in the first window, every target has at least
+    size - stride tokens of context; with size = stride + 1 none overlap. Raises UserError for a stride that is not from
+    1 to size, or fewer than two tokens.
     """
-    if not isinstance(tokens, Documents):
-        yield from strided_windows(tokens, block_size + 1, block_size)
-        return
-    crops = DocumentCrops(tokens, block_size)
-    for number in range(crops.n_starts):
-        x, y = crops.at(np.array([number]))
-        yield x[0], y[0]
-
-
-def strided_windows(tokens: Tokens, block_size: int, stride: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield windows (x, y) that begin `stride` tokens apart. y is -1 for tokens that an earlier window predicted.
-
-    These are the windows of transformers' "Perplexity of fixed-length models". Except in the first window, every
-    target has at least block_size - stride tokens of context. Raises UserError for documents, a stride that is not from
-    1 to block_size, or fewer than two tokens.
-    """
-    if isinstance(tokens, Documents):
-        raise UserError("documents have their own windows: leave the stride out")
-    if not 1 <= stride <= block_size:
-        raise UserError(f"the stride must be from 1 to the context of {block_size} tokens, not {stride}")
+    if not 1 <= stride <= size:
+        raise UserError(f"the stride must be from 1 to the context of {size} tokens, not {stride}")
     if len(tokens) < 2:
         raise UserError(f"there are {len(tokens)} tokens and evaluation needs 2: give a longer text")
     seen = 0                                    # tokens before this position have been targets
     for begin in range(0, len(tokens), stride):
-        end = min(begin + block_size, len(tokens))
-        x, y = np.array(tokens[begin:end - 1], dtype=np.int64), np.array(tokens[begin + 1:end], dtype=np.int64)
+        part = tokens[begin:begin + size]
+        x, y = inputs(part), targets(part)
         y[:max(0, seen - begin - 1)] = IGNORED
         if (y != IGNORED).any():
             yield x, y
-        seen = end
-        if end == len(tokens):
+        seen = begin + len(part)
+        if seen == len(tokens):
             return

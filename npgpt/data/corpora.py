@@ -1,14 +1,16 @@
 """The texts to train on: a corpus with a name, your own text file, or a folder of token files."""
 
+import dataclasses
 import hashlib
 import json
 import os
 import re
+import sys
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
 
 from npgpt.checks import require
+from npgpt.data.token_files import LLM_C, WITHOUT_HEADER
 from npgpt.download.file import download
 from npgpt.errors import UserError, one_line
 from npgpt.files import open_regular, write_atomically
@@ -23,26 +25,27 @@ TINYSHAKESPEARE = ("https://raw.githubusercontent.com/karpathy/char-rnn/master/d
                    "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed", 1_115_394)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Corpus:
     """A text, or a folder with token files. `reason` says in one line which corpus it is and where it was found.
 
-    answers: the pairs (prompt, completion) that the text consists of, or None.
+    documents: the pairs (prompt, completion) that the text consists of, or None. separator: the text between them.
     """
 
     name: str
     text: str | None
     folder: Path | None
     reason: str
-    answers: list[tuple[str, str]] | None = None
+    documents: list[tuple[str, str]] | None = None
+    separator: str = ""
 
 
-def open_corpus(name: str | Path | None = None, directory: str | Path | None = None) -> Corpus:
+def open_corpus(name: str | Path | None = None, directory: str | Path | None = None, raw: bool = False) -> Corpus:
     """Return the Corpus `name`: one of CORPORA, a UTF-8 text file, or a folder with train.bin and val.bin.
 
     A text file whose name ends in .jsonl has prompts and completions: see `read_answers`. Without a name it is
     TinyShakespeare, or pydocs if that cannot be downloaded. directory: for downloads, by default NPGPT_DATA_DIR, else
-    "data". Raises UserError if the corpus is missing or damaged.
+    "data". raw: as in `read_text`. Raises UserError if the corpus is missing or damaged.
     """
     directory = Path(directory or os.environ.get("NPGPT_DATA_DIR") or "data")
     if name is None:
@@ -63,11 +66,22 @@ def open_corpus(name: str | Path | None = None, directory: str | Path | None = N
     if os.path.isdir(path) or not os.path.exists(path):
         raise UserError(f"there is no corpus {str(name)!r}: give {', '.join(CORPORA)}, a UTF-8 text file, a .jsonl "
                         "file of prompts and completions, or a folder with train.bin and val.bin")
-    text = read_text(path)
+    text = read_text(path, raw)
     if path.suffix == ".jsonl":
-        answers = read_answers(text.removeprefix("\ufeff"), path)     # a byte order mark
+        answers = read_answers(text, path)
         return Corpus(str(path), "".join(map("".join, answers)), None, f"{len(answers):,} prompts in {path}", answers)
     return Corpus(str(path), text, None, f"the text file {path}")
+
+
+def in_documents(corpus: Corpus, separator: str) -> Corpus:
+    """Return a corpus whose text is divided into documents. Raises UserError if there are not two.
+    """
+    texts = map(str.strip, corpus.text.split(separator)) if corpus.text and separator else ()
+    documents = [("", text) for text in texts if text]
+    if len(documents) < 2:
+        raise UserError(f"{corpus.name} does not contain two documents separated by {separator!r}: "
+                        "give another separator")
+    return dataclasses.replace(corpus, documents=documents, separator=separator)
 
 
 def read_answers(text: str, path: Path) -> list[tuple[str, str]]:
@@ -131,16 +145,24 @@ def pydocs_text() -> str:
     return "\n\n".join(found) + "\n"
 
 
-def read_text(path: str | Path) -> str:
-    """Return the text in a UTF-8 file. Raises UserError if it is empty or cannot be read."""
+def read_text(path: str | Path, raw: bool = False) -> str:
+    """Return the text in a UTF-8 file, without a byte order mark, and with \\n where Windows has \\r\\n, which it says.
+
+    raw: as it is stored. Raises UserError if it is empty or cannot be read.
+    """
     try:
         with open_regular(path) as file:
             data = file.read()
-        if not data:
-            raise UserError(f"{path} is empty: give a text to train on")
-        return data.decode()
+        text = data.decode() if raw else data.decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): check its name and permissions") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte 0x{data[error.start]:02x} at position {error.start}): "
-                        "convert it to UTF-8") from error
+        how = WITHOUT_HEADER if data.startswith(LLM_C) else "convert it to UTF-8"
+        raise UserError(f"{path} is not UTF-8 text (byte 0x{data[error.start]:02x} at position {error.start}): {how}"
+                        ) from error
+    if not text:
+        raise UserError(f"{path} is empty: give a text to train on")
+    if raw or "\r\n" not in text:
+        return text
+    print(f"npgpt: {path} has the line ends of Windows, \\r\\n, which are read as \\n", file=sys.stderr)
+    return text.replace("\r\n", "\n")

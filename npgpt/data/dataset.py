@@ -1,123 +1,92 @@
 """From a corpus to tokens: its two splits, in memory or as token files."""
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from npgpt.checks import check_real, shown
-from npgpt.data.batches import Tokens
+from npgpt.checks import check_real
+from npgpt.data.batches import Tokens, count_targets
 from npgpt.data.corpora import Corpus
-from npgpt.data.token_files import Documents, load_token_files, write_token_files
+from npgpt.data.token_files import load_token_files, write_token_files
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.files import new_folder
 
 
-def tokenize_corpus(corpus: Corpus, tokenizer: Tokenizer, val_fraction: float = 0.1) -> tuple:
-    """Return (train, validation) tokens of a corpus with a text, uint16, or with answers, `Documents`.
+def tokenize_corpus(
+    corpus: Corpus, tokenizer: Tokenizer, val_fraction: float = 0.1, special: bool = True
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return (train, validation) tokens of a corpus with a text, uint16; documents are packed.
 
-    val_fraction: the share for validation; with 0, validation is None. Raises UserError as tokenizer.encode does, and
-    if a split has no answers.
+    val_fraction: the share for validation, cut off where nanoGPT does; with 0, validation is None.
+    special: as in the tokenizer's `encode`. Both are encoded separately, so that no token crosses
+    the boundary. Raises UserError as the tokenizer does, and if a split of documents has no targets.
     """
-    if corpus.answers is None:
-        return tokenize_splits(corpus.text or "", tokenizer.encode, val_fraction)
-    return tokenize_splits(corpus.answers, lambda pairs: tokenize_documents(tokenizer, pairs, tokenizer.eos_token_id),
-                           val_fraction)
-
-
-def tokenize_splits(whole: str | list, encode: Callable, val_fraction: float) -> tuple:
-    """Cut a text or a list of documents into train and validation, where nanoGPT does, and encode both.
-
-    They are encoded separately, so that no token crosses the boundary.
-    """
+    whole: Any = corpus.documents or corpus.text or ""
     boundary = int(len(whole) * (1 - val_fraction))
-    return encode(whole[:boundary]), encode(whole[boundary:]) if val_fraction else None
+    for token in tokenizer.special if special and isinstance(whole, str) else ():
+        start = whole.rfind(token, max(0, boundary - len(token) + 1), boundary + len(token) - 1)
+        boundary = start + len(token) if start != -1 else boundary      # it would be cut in two
+    train = encode(whole[:boundary], corpus, tokenizer, special)
+    return train, encode(whole[boundary:], corpus, tokenizer, special) if val_fraction else None
 
 
-def tokenize_documents(tokenizer: Tokenizer, pairs: Iterable[tuple[str, str]], end: int | None, separator: str = "",
-                       pad_token_id: int | None = None) -> Documents:
-    """Return pairs (prompt, completion) as `Documents`, each ended by the token `end`, else by the text `separator`.
+def encode(part, corpus, tokenizer, special):
+    """Return the tokens of a text, or of documents, which are packed.
 
-    Prompt and completion are encoded separately, as in `npgpt sample`. A document with fewer than two tokens is left
-    out. Raises UserError if none is left, and as tokenizer.encode does.
+    Each (prompt, completion) ends with the end of text, or if the tokenizer has none with the
+    separator of the corpus. The tokens of prompts are masked.
     """
-    ending, end_ids = (separator, []) if end is None else ("", [end])
-    documents, prompts = [], []
-    for prompt, completion in pairs:
-        prompt_ids, completion_ids = tokenizer.encode(prompt), tokenizer.encode(completion + ending)
-        document = np.concatenate([prompt_ids, completion_ids, np.array(end_ids, np.uint16)])
-        if len(document) > 1:
-            documents.append(document)
-            prompts.append(len(prompt_ids))
-    if not documents:
-        raise UserError("a split has no document of 2 tokens: give more, or train on all with --val-fraction 0")
-    lengths = np.array([*map(len, documents)])
-    return Documents(np.concatenate(documents), lengths.cumsum() - lengths, prompts, pad_token_id)
+    if isinstance(part, str):
+        return tokenizer.encode(part, special)
+    end = tokenizer.eos_token_id
+    ending, end_ids = (corpus.separator, []) if end is None else ("", [end])
+    pieces = [piece for prompt, completion in part for piece in (
+        tokenizer.encode(prompt, special), tokenizer.encode(completion + ending, special), end_ids)]
+    tokens = np.concatenate([*pieces, []]).astype(np.uint16)
+    sizes = np.array([*map(len, pieces)], dtype=np.int64)
+    masked = np.repeat(np.arange(len(pieces)) % 3 == 0, sizes)
+    tokens = np.ma.array(tokens, mask=masked) if masked.any() else tokens
+    if count_targets(tokens) < 1:
+        raise UserError(
+            "a split has no document of 2 tokens: give more, or train on all with --val-fraction 0"
+        )
+    return tokens
 
 
-def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, separator: str | None = None,
-            val_fraction: float = 0.1, end: str | None = None, pad: str | None = None) -> None:
-    """Write a corpus with a text as the new folder `folder`: train.bin, val.bin and the tokenizer, all or nothing.
+def prepare(
+    corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, val_fraction: float = 0.1,
+    special: bool = True,
+) -> None:
+    """Write a corpus as a new folder: train.bin, val.bin and the tokenizer, all or nothing.
 
-    separator: the text between two documents, if there are documents. Then the splits are cut between documents, and
-    each gets an index of its documents. end, pad: the text or the id of the token that ends each document (by default
-    the tokenizer's end of text), and of the one that pads them. Raises UserError if the corpus is not a text, has too
-    few documents, or the folder contains other files, and as tokenizer.encode does; OSError.
+    The arguments are those of `tokenize_corpus`. Raises UserError as it does, if the corpus is a
+    folder or has prompts, and if the new folder contains other files; OSError.
     """
     check_real("val_fraction", val_fraction, below=1.0)
     if corpus.text is None:
         raise UserError(f"{corpus.folder} already consists of token files: give a corpus that is text")
-    if corpus.answers is not None:
-        raise UserError(f"{corpus.name} has prompts and completions: train on the file itself, with --corpus")
-    end_id = tokenizer.eos_token_id if end is None else token_id(tokenizer, end)
-    pad_id = None if pad is None else token_id(tokenizer, pad)
+    if any(prompt for prompt, _ in corpus.documents or ()):
+        raise UserError(f"{corpus.name} has prompts: train on the file itself, with --corpus")
     with new_folder(folder) as unfinished:
         save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
-        if separator is None:
-            splits = tokenize_corpus(corpus, tokenizer, val_fraction)
-        else:
-            texts = map(str.strip, corpus.text.split(separator)) if separator else ()
-            documents = [("", text) for text in texts if text]
-            if len(documents) < 2:
-                raise UserError(f"{corpus.name} does not contain two documents separated by {separator!r}: give "
-                                "another separator")
-            splits = tokenize_splits(documents, lambda pairs: tokenize_documents(
-                tokenizer, pairs, end_id, separator, pad_id), val_fraction)
-        write_token_files(unfinished, *splits)
+        write_token_files(unfinished, *tokenize_corpus(corpus, tokenizer, val_fraction, special))
 
 
-def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """Return the id of a token, given by its text or, in digits, by its id. Raises UserError if there is none."""
-    ids = range(tokenizer.vocab_size)       # decoded, because `encode` spells special tokens out
-    found = [i for i in ids if token == str(i)] or [i for i in ids if token and tokenizer.decode([i]) == token]
-    if not found:
-        raise UserError(f"the {tokenizer.kind} tokenizer has no token {shown(token)}: give the text or the id of one")
-    return found[0]
-
-
-def concatenate_splits(train: Tokens, val: Tokens | None) -> Tokens:
-    """Return both splits as one, in memory; val may be None."""
-    if val is None:
-        return train
-    tokens = np.concatenate([train[:], val[:]])
-    if not isinstance(train, Documents) or not isinstance(val, Documents):
-        return tokens
-    return Documents(tokens, np.concatenate([train.starts, len(train) + val.starts]), None, train.pad_token_id)
-
-
-def open_dataset(corpus: Corpus, tokenizer_kind: str | None = None, val_fraction: float = 0.1,
-                 ) -> tuple[Tokens, Tokens | None, Tokenizer]:
+def open_dataset(
+    corpus: Corpus, tokenizer_kind: str | None = None, val_fraction: float = 0.1, special: bool = True
+) -> tuple[Tokens, Tokens | None, Tokenizer]:
     """Return (train, validation, tokenizer) of a corpus; the tokens are uint16, validation may be None.
 
     tokenizer_kind: a name for make_tokenizer, by default "char" for a text. Token files are read with the tokenizer in
-    their folder, or if there is none with `tokenizer_kind`, by default GPT-2's, as in nanoGPT. val_fraction: as in
-    `tokenize_corpus`. Raises UserError if the folder has another tokenizer or nanoGPT's meta.pkl.
+    their folder, or if there is none with `tokenizer_kind`, by default GPT-2's, as in nanoGPT. The other arguments are
+    those of `tokenize_corpus`. Raises UserError if the folder has another tokenizer or nanoGPT's meta.pkl.
     """
     if corpus.folder is None:
         tokenizer = make_tokenizer(tokenizer_kind or "char", corpus.text)
-        return *tokenize_corpus(corpus, tokenizer, val_fraction), tokenizer
+        return *tokenize_corpus(corpus, tokenizer, val_fraction, special), tokenizer
     splits = load_token_files(corpus.folder)
     if (corpus.folder / TOKENIZER_FILE).exists():
         tokenizer = load_tokenizer(corpus.folder / TOKENIZER_FILE)
@@ -126,6 +95,6 @@ def open_dataset(corpus: Corpus, tokenizer_kind: str | None = None, val_fraction
                             "leave the tokenizer out, or prepare the text again")
         return *splits, tokenizer
     if (corpus.folder / "meta.pkl").exists():
-        raise UserError(f"{corpus.folder} stores its characters in meta.pkl, and npgpt does not read pickles: "
-                        "make the folder from the text with `npgpt data prepare`")
+        raise UserError(f"{corpus.folder} stores its characters in meta.pkl, and npgpt does not read pickles: make the "
+                        "folder from its text with `npgpt data prepare input.txt --tokenizer char --out FOLDER`")
     return *splits, make_tokenizer(tokenizer_kind or "gpt2")

@@ -45,8 +45,8 @@ class HFTokenizer(Tokenizer):
     """The tokenizer that `description`, the contents of a tokenizer.json, defines.
 
     `batch` adds the special tokens that the tokenizer.json adds to a text, such as [CLS] and [SEP]; `encode` adds none.
-    Special tokens that a text spells out are encoded as ordinary text. The methods raise UserError if the library (the
-    extra "hf") is missing or fails; the constructor also if the ids exceed uint16.
+    The methods raise UserError if the library (the extra "hf") is missing or fails; the constructor also if the ids
+    exceed uint16.
     """
 
     kind = "hf"
@@ -61,14 +61,15 @@ class HFTokenizer(Tokenizer):
             self._library = tokenizers.Tokenizer.from_str(text)
         self._library.no_truncation()       # a corpus is one long text
         self._library.no_padding()
-        self._library.encode_special_tokens = True
         # The largest id, not the number of tokens: ids may have gaps, and the embedding needs a row for each id.
         self.vocab_size = max(self._library.get_vocab().values(), default=-1) + 1
         if not 0 < self.vocab_size <= 2**16:
             raise UserError(f"its vocabulary is {self.vocab_size}, and token files can store 1 to 65536")
-        special = {token.content: i for i, token in self._library.get_added_tokens_decoder().items() if token.special}
-        self.eos_token_id = next((special[name] for name in END_OF_TEXT if name in special), None)
-        self.pad_token_id = next((special[name] for name in PADDING if name in special), None)
+        added = self._library.get_added_tokens_decoder()
+        self.special = {token.content: i for i, token in added.items() if token.special}
+        self.eos_token_id, self.pad_token_id = (
+            next((self.special[name] for name in names if name in self.special), None)
+            for names in (END_OF_TEXT, PADDING))
 
     @classmethod
     def open(cls, name: str) -> "HFTokenizer":
@@ -87,14 +88,16 @@ class HFTokenizer(Tokenizer):
             raise UserError(f"{path} cannot be used as a tokenizer.json ({error}): give another one") from error
 
     @one_line_errors()
-    def encode(self, text: str) -> np.ndarray:
-        """Return the ids of `text`, uint16 1-D, without special tokens."""
+    def encode(self, text: str, special: bool = False) -> np.ndarray:
+        """Return the ids of `text`, uint16 1-D. special: special tokens in it are read, else spelled out."""
+        self._library.encode_special_tokens = not special
         return np.array(self._library.encode(text, add_special_tokens=False).ids, dtype=np.uint16)
 
     @one_line_errors()
     def encode_row(self, text, length):
         special = self._library.num_special_tokens_to_add(is_pair=False)
         check_whole("length", length, max(1, special))
+        self._library.encode_special_tokens = True
         encoding = self._library.encode(text, add_special_tokens=False)
         encoding.truncate(length - special)
         return self._library.post_process(encoding).ids

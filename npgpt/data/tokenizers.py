@@ -38,8 +38,8 @@ class CharTokenizer(Tokenizer):
         """Make the tokenizer of the characters in `text`, in the order of their code points."""
         return cls("".join(sorted(set(text))))
 
-    def encode(self, text: str) -> np.ndarray:
-        """Return the ids of `text`, uint16 1-D. Raises UserError for an unknown character."""
+    def encode(self, text: str, special: bool = False) -> np.ndarray:
+        """Return the ids of `text`, uint16 1-D; no token is special. Raises UserError for an unknown character."""
         try:
             return np.fromiter(map(self._ids.__getitem__, text), np.uint16, len(text))
         except KeyError as error:
@@ -61,8 +61,8 @@ class ByteTokenizer(Tokenizer):
     kind = "byte"
     vocab_size = 256
 
-    def encode(self, text: str) -> np.ndarray:
-        """Return the ids of `text`, uint16 1-D."""
+    def encode(self, text: str, special: bool = False) -> np.ndarray:
+        """Return the ids of `text`, uint16 1-D; no token is special."""
         return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8).astype(np.uint16)
 
     def decode_bytes(self, ids):
@@ -80,6 +80,7 @@ class GPT2Tokenizer(Tokenizer):
     kind = "gpt2"
     vocab_size = 50257
     eos_token_id = 50256
+    special = {"<|endoftext|>": 50256}
 
     @functools.cached_property
     def _encoding(self):
@@ -92,9 +93,11 @@ class GPT2Tokenizer(Tokenizer):
                             "connect to the network once, or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has "
                             "stored it") from error
 
-    def encode(self, text: str) -> np.ndarray:
-        """Return the ids of `text`, uint16 1-D. "<|endoftext|>" in it is encoded as ordinary text."""
-        return np.array(self._encoding.encode(text, disallowed_special=()), dtype=np.uint16)
+    def encode(self, text: str, special: bool = False) -> np.ndarray:
+        """Return the ids of `text`, uint16 1-D. special: "<|endoftext|>" is one token, else ordinary text."""
+        allowed = set(self.special if special else ())
+        ids = self._encoding.encode(text, allowed_special=allowed, disallowed_special=())
+        return np.array(ids, dtype=np.uint16)
 
     def decode_bytes(self, ids):
         """Return the bytes of 1-D token ids, which may end inside a character. Raises UserError for ids outside."""
@@ -109,7 +112,7 @@ class NoTokenizer(Tokenizer):
     def __init__(self, vocab_size):
         self.vocab_size = vocab_size
 
-    def encode(self, text):
+    def encode(self, text, special=False):
         raise UserError("this model was trained on token ids without a tokenizer: use it from Python, with ids")
 
     decode_bytes = encode

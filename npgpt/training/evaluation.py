@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from npgpt.data.batches import Tokens, count_targets, strided_windows, windows
+from npgpt.data.batches import Tokens, count_targets, windows
 from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.reference import counted
 
@@ -24,18 +24,18 @@ def mean_loss(model, batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[
 
 
 def evaluate_split(model, tokens: Tokens, stride: int | None = None) -> tuple[float, int]:
-    """Compute the `mean_loss` of a model on a split, 1-D token ids or `Documents`.
+    """Compute the `mean_loss` of a model on a split, 1-D token ids.
 
-    Without a stride the windows do not overlap, and no window of documents crosses their ends. Every token of a stream
-    but the first is predicted once. Early tokens of a window have little context, so the loss is an upper bound.
-    With a stride the windows are those of `strided_windows`.
+    Without a stride the windows do not overlap. Every token but the first, and masked ones, is predicted once. Early
+    tokens of a window have little context, so the loss is an upper bound. With a stride the windows are those of
+    `windows`.
     """
     block_size = model.config.block_size
     rows = max(model.engine.threads, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size)
-    with tqdm(total=count_targets(tokens, block_size), unit="token", unit_scale=True, desc="evaluate",
+    size, stride = (block_size + 1, block_size) if stride is None else (block_size, stride)
+    with tqdm(total=count_targets(tokens), unit="token", unit_scale=True, desc="evaluate",
               disable=HIDE_BARS) as bar:
-        found = windows(tokens, block_size) if stride is None else strided_windows(tokens, block_size, stride)
-        return mean_loss(model, stacked(found, rows, bar))
+        return mean_loss(model, stacked(windows(tokens, size, stride), rows, bar))
 
 
 def stacked(windows, rows, bar):

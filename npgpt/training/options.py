@@ -135,8 +135,7 @@ def with_mup(fields: dict) -> dict:
 def options_of(checkpoint: Checkpoint) -> TrainOptions:
     """Return the `TrainOptions` in a checkpoint's state. Raises UserError if they are invalid."""
     saved = {**checkpoint.state["options"]}
-    if saved.get("partial_batch") is False:         # runs of earlier versions have it
-        del saved["partial_batch"]
+    saved.pop("partial_batch", None)        # runs of earlier versions have it
     try:
         return TrainOptions(**saved)
     except (TypeError, UserError) as error:         # TypeError: unknown fields

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from npgpt.checkpoints.run import Checkpoint, fingerprint, save_checkpoint
-from npgpt.data.batches import Tokens, crops_of
-from npgpt.data.token_files import check_tokens
+from npgpt.data.batches import Crops, Tokens
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import NoTokenizer
 from npgpt.display import HIDE_BARS, tqdm
@@ -37,8 +36,10 @@ def check_causal(config):
 class Trainer:
     """One training run.
 
-    model: a GPT. train_tokens, val_tokens: 1-D integer arrays, or `Documents`; without val_tokens
-    the latest checkpoint is the best. options: epochs, if given, replace max_iters. out_dir: a
+    model: a GPT. train_tokens, val_tokens: 1-D integer arrays, in which masked tokens
+    (np.ma.MaskedArray) are read, but not learned, such as prompts; without val_tokens the latest
+    checkpoint is the best. A split that is shorter than a crop is one crop, and a line says so.
+    options: epochs, if given, replace max_iters. out_dir: a
     folder for checkpoints and metrics.jsonl, created if needed; the first checkpoint replaces all
     earlier ones; None: nothing is saved. tokenizer, corpus_name: saved with the checkpoints, for
     `load` and for --resume. on_evaluation: called as on_evaluation(trainer) after each evaluation,
@@ -55,22 +56,26 @@ class Trainer:
                  options: TrainOptions | None = None, out_dir: str | os.PathLike | None = None,
                  tokenizer: Tokenizer | None = None, corpus_name: str | None = None,
                  on_evaluation: Callable[["Trainer"], None] | None = None):
-        check_tokens("train_tokens", train_tokens)
         check_causal(model.config)
         if model.config.block != GPT2:
             check_trained(model.config, model.params.trained)
         self.model, self.on_evaluation = model, on_evaluation
-        self.train_tokens, self.val_tokens = train_tokens, val_tokens
         self.out_dir = None if out_dir is None else Path(out_dir)
         self.tokenizer = tokenizer or NoTokenizer(model.config.vocab_size)
         options = options or TrainOptions()
         self.crop_length = options.crop_length or model.config.block_size
         if self.crop_length > model.config.block_size:
             raise UserError(f"crop_length {self.crop_length} is more than block_size {model.config.block_size}")
-        self.crops = {"train": crops_of(train_tokens, self.crop_length)}
+        self.crops = {"train": Crops(train_tokens, self.crop_length)}
         if val_tokens is not None:
-            check_tokens("val_tokens", val_tokens)
-            self.crops["val"] = crops_of(val_tokens, self.crop_length)
+            self.crops["val"] = Crops(val_tokens, self.crop_length, NAMES["val"])
+        for crops in self.crops.values():
+            if crops.length < self.crop_length:
+                print(
+                    f"the {crops.split} split has {crops.length + 1} tokens, so its crops have "
+                    f"{crops.length} instead of {self.crop_length}"
+                )
+        self.crop_length = self.crops["train"].length
         self.options = options = options.for_crops(self.crops["train"])
         check_training_memory(model.engine, options.batch_size, self.crop_length, options.gradient_accumulation_steps)
         self.corpus = {"name": corpus_name or "", "fingerprint": fingerprint(train_tokens, val_tokens)}

@@ -50,30 +50,31 @@ def test_the_decay_ends_with_the_epochs_unless_the_user_says_otherwise(npgpt, te
         assert (options.max_iters, options.last_decay_step) == (steps, expected)
 
 
-def test_documents_from_the_text_to_the_loss(npgpt, text_file, tmp_path):
-    """Each line is a document; the longer ones are cut off at the context of 8 tokens and one target."""
+def test_documents_are_packed(npgpt, text_file, tmp_path):
+    """Each line is a document; every token of each is trained on."""
     assert npgpt("data", "prepare", text_file, "--tokenizer", "byte", "--out", "lines", "--documents", r"\n")[0] == 0
     code, out, _ = npgpt("train", "--corpus", "lines", *TINY, "--epochs", 2)
-    assert code == 0 and "data: 893 tokens in 21 documents to train on, 127 tokens in 3 documents" in out
-    assert "vocabulary 256" in out
-    assert find_checkpoint("out").name == "step-00000021"
+    assert code == 0 and "data: 893 tokens to train on, 127 tokens to validate" in out and "vocabulary 256" in out
+    assert find_checkpoint("out").name == "step-00000110"           # 2 epochs of 55 batches of 2 x 8 tokens
     code, out, _ = npgpt("eval")
-    assert code == 0 and "val: 24 tokens predicted" in out and "bits per byte  " in out
+    assert code == 0 and "val: 126 tokens predicted" in out and "bits per byte  " in out
     loss, bits = (float(line.split()[column]) for line, column in ((out.splitlines()[1], 1), (out.splitlines()[3], 3)))
     assert bits == pytest.approx(loss / math.log(2), rel=1e-3)
-    assert "192 tokens predicted" in npgpt("eval", "--corpus", "lines", "--split", "all")[1]
-    np.array([0, 50], "<u8").tofile(tmp_path / "lines/train.documents.bin")
-    refused(npgpt("train", "--resume", "--epochs", 3), "not the one that this run was trained on")
+    assert "1,019 tokens predicted" in npgpt("eval", "--corpus", "lines", "--split", "all")[1]
+    with open(tmp_path / "lines/train.bin", "ab") as file:
+        file.write(bytes(2))
+    refused(npgpt("train", "--resume", "--epochs", 3), "not the one that this run was trained on",
+            "--init-from out and another --out-dir")
 
 
-def test_documents_without_validation(npgpt, text_file):
+def test_token_files_without_validation(npgpt, text_file):
     prepare = ["data", "prepare", text_file, "--tokenizer", "byte", "--val-fraction", 0, "--out", "lines"]
     assert npgpt(*prepare, "--documents", r"\n")[0] == 0
     code, out, _ = npgpt("train", "--corpus", "lines", *TINY, "--epochs", 1)
-    assert code == 0 and "data: 1,020 tokens in 24 documents to train on, none to validate" in out
-    assert find_checkpoint("out").name == "step-00000012" and "train loss" in out and "validation loss" not in out
+    assert code == 0 and "data: 1,020 tokens to train on, none to validate" in out
+    assert find_checkpoint("out").name == "step-00000063" and "train loss" in out and "validation loss" not in out
     code, out, _ = npgpt("eval")
-    assert code == 0 and "all: 192 tokens predicted" in out and "bits per byte  " in out
+    assert code == 0 and "all: 1,019 tokens predicted" in out and "bits per byte  " in out
     refused(npgpt("eval", "--split", "val"), "trained without validation")
     refused(npgpt("train", "--corpus", "lines", *TINY, "--val-fraction", 0, "--overwrite"), "npgpt data prepare")
 
@@ -96,7 +97,7 @@ def test_it_learns_to_answer(npgpt):
     flags = ["--n-embd", 32, "--learning-rate", 1e-2, "--batch-size", 10, "--max-iters", 150,
              "--lr-decay-iters", 0, "--val-fraction", 0]
     code, out, _ = npgpt("train", "--corpus", "answers.jsonl", *TINY, *flags)
-    assert code == 0 and "corpus: 20 prompts in answers.jsonl" in out and "data: 80 tokens in 20 documents" in out
+    assert code == 0 and "corpus: 20 prompts in answers.jsonl" in out and "data: 80 tokens to train on" in out
     code, out, _ = npgpt("eval")
     assert code == 0 and "40 tokens predicted" in out and float(re.search("loss +(.*) nats", out)[1]) < 0.1
     for letter in "aht":
@@ -120,7 +121,8 @@ def test_invalid_answers(npgpt):
     refused(npgpt("train", "--corpus", "answers.jsonl", *TINY), "train on all with --val-fraction 0")
     refused(npgpt("data", "prepare", "answers.jsonl", "--out", "tokens"), "train on the file itself")
     Path("answers.jsonl").write_text(json.dumps({"prompt": "a" * 20, "completion": "b"}))
-    refused(npgpt("train", "--corpus", "answers.jsonl", *TINY, "--val-fraction", 0), "every prompt has more than 8")
+    refused(npgpt("train", "--corpus", "answers.jsonl", *TINY, "--val-fraction", 0),
+            "a prompt in the train split has 19 tokens, so a crop of 8 could have no completion")
     Path("answers.jsonl").write_text("\n")
     refused(npgpt("train", "--corpus", "answers.jsonl", *TINY), "has no prompts")
 
@@ -139,7 +141,7 @@ def test_token_ids_outside_the_vocabulary_are_one_line(npgpt, text_file, tmp_pat
     (["--corpus", "nowhere.txt"], ["nowhere.txt", "tinyshakespeare"]),
     (["--tokenizer", "words"], ["words", "char, byte or gpt2"]),
     (["--epochs", "1"], ["--epochs", "--max-iters", "give one of them"]),
-    (["--block-size", "5000"], ["5001", "block size"]),
+    (["--crop-length", "9"], ["crop_length 9 is more than block_size 8"]),
     (["--device", "gpu"], ["npgpt[cuda12]", "--device cpu"]),
     (["--kernels", "numba"], ["--kernels numba", "npgpt[fast]", "or use --kernels numpy"]),
     (["--resume"], ["no checkpoint in out"]),

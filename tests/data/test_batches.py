@@ -1,16 +1,13 @@
 import numpy as np
 import pytest
 
-from npgpt.data.batches import IGNORED, count_targets, crops_of, strided_windows, windows
-from npgpt.data.token_files import Documents
+from npgpt.data.batches import IGNORED, Crops, count_targets, windows
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 
-DOCUMENTS = Documents(np.arange(100, 117, dtype=np.uint16), [0, 2, 7, 13])      # of 2, 5, 6 and 4 tokens
-
 
 def test_random_crops_reach_every_start_equally():
-    crops = crops_of(np.arange(7, dtype=np.uint16), 3)
+    crops = Crops(np.arange(7, dtype=np.uint16), 3)
     x, y = crops.at(crops.random(40_000, np.random.default_rng(0)))
     assert x.shape == y.shape == (40_000, 3) and x.dtype == y.dtype == np.int64
     assert np.array_equal(y, x + 1) and np.array_equal(x, x[:, :1] + np.arange(3))
@@ -25,9 +22,9 @@ def test_random_crops_reach_every_start_equally():
 def test_batches_in_order_are_those_of_build_nanogpt(count):
     """Against its loop: a position that grows by B T, and returns to 0 if the next batch would not fit."""
     B, T, tokens, position = 3, 8, np.arange(count, dtype=np.uint16), 0
-    crops = crops_of(tokens, T)
+    crops = Crops(tokens, T)
     if count == 24:
-        with pytest.raises(UserError, match="24 tokens and a batch in order needs 25: lower the batch size"):
+        with pytest.raises(UserError, match="24 tokens and a batch in order needs 25: lower --batch"):
             crops.in_order(0, B)
         return
     assert crops.in_epoch(B) == (count - 1) // (B * T) * B
@@ -40,43 +37,46 @@ def test_batches_in_order_are_those_of_build_nanogpt(count):
             position = 0
 
 
-def test_a_window_of_a_document_is_truncated_or_padded():
+def test_masked_tokens_are_read_but_are_no_targets():
     assert IGNORED == IGNORE_INDEX
-    crops = crops_of(DOCUMENTS, 4)
-    x, y = crops.at(np.arange(4))
-    assert x.dtype == y.dtype == np.int64
-    assert x.tolist() == [[100, 101, 101, 101], [102, 103, 104, 105], [107, 108, 109, 110], [113, 114, 115, 116]]
-    assert y.tolist() == [[101, -1, -1, -1], [103, 104, 105, 106], [108, 109, 110, 111], [114, 115, 116, -1]]
-    assert count_targets(DOCUMENTS, 4) == 12
-    x, y = crops_of(Documents(DOCUMENTS.tokens, DOCUMENTS.starts, pad_token_id=58), 4).at(np.arange(1))
-    assert x.tolist() == [[100, 101, 58, 58]] and y.tolist() == [[101, -1, -1, -1]]
+    tokens = np.ma.array(np.arange(100, 110, dtype=np.uint16), mask=[1, 1, 0, 0, 1, 1, 1, 0, 0, 1])
+    x, y = Crops(tokens, 4).at(np.arange(6))
+    assert x.dtype == y.dtype == np.int64 and type(x) is type(y) is np.ndarray
+    assert np.array_equal(x, 100 + np.arange(6)[:, None] + np.arange(4))
+    ignored = np.isin(x + 1, [101, 104, 105, 106, 109])
+    assert np.array_equal(y, np.where(ignored, -1, x + 1)) and (y != -1).any(axis=1).all()
+    assert count_targets(tokens) == 4
+    for size, stride in ((5, 4), (6, 2)):
+        parts = [*windows(tokens, size, stride)]
+        assert sorted(t for _, y in parts for t in y if t != -1) == [102, 103, 107, 108]
+        assert parts[0][0].tolist() == [*range(100, 99 + size)]
+    assert [x.tolist() for x, _ in windows(tokens, 2, 1)] == [[101], [102], [106], [107]]
+    with pytest.raises(UserError, match="a prompt in the validation split has 3 tokens, .* of 3 .*raise --crop-length"):
+        Crops(tokens, 3, "validation")
+    Crops(np.ma.array(tokens.data, mask=np.arange(10) < 5), 5)         # the first token is no target anyway
+    for masked in (np.arange(10) < 6, np.arange(10) > 4, np.ones(10)):
+        with pytest.raises(UserError, match="so a crop of 5 could have no completion"):
+            Crops(np.ma.array(tokens.data, mask=masked), 5)
 
 
-def test_prompts_are_no_targets():
-    """Nor is a window in which there is nothing else. The first token of a completion is predicted by the prompt."""
-    documents = Documents(DOCUMENTS.tokens, DOCUMENTS.starts, [1, 3, 5, 0])
-    x, y = crops_of(documents, 4).at(np.arange(3))
-    assert x.tolist() == [[100, 101, 101, 101], [102, 103, 104, 105], [113, 114, 115, 116]]
-    assert y.tolist() == [[101, -1, -1, -1], [-1, -1, 105, 106], [114, 115, 116, -1]]
-    assert crops_of(documents, 4).n_starts == 3 and crops_of(documents, 5).n_starts == 4
-    assert crops_of(documents, 5).at(np.array([2]))[1].tolist() == [[-1, -1, -1, -1, 112]]
-    with pytest.raises(UserError, match="every prompt has more than 2 tokens, .*raise the block size"):
-        crops_of(Documents(np.arange(8), [0, 4], [3, 3]), 2)
-
-
-def test_too_few_tokens():
-    tokens = np.zeros(8, dtype=np.uint16)
-    assert crops_of(tokens, 7).n_starts == 1
-    with pytest.raises(UserError, match="8 tokens and a crop needs 9 .*lower the block size"):
-        crops_of(tokens, 8)
+def test_a_crop_follows_a_short_split():
+    tokens = np.arange(8, dtype=np.uint16)
+    assert Crops(tokens, 7).n_starts == 1 and Crops(tokens, 6).n_starts == 2
+    crops = Crops(tokens, 8)
+    assert (crops.n_starts, crops.length) == (1, 7)
+    assert [each.tolist() for each in crops.at(np.array([0, 0]))] == [[[*range(7)]] * 2, [[*range(1, 8)]] * 2]
     for count in (0, 1):
+        with pytest.raises(UserError, match=f"the validation split has {count} tokens and needs 2: .*--val-fraction 0"):
+            Crops(tokens[:count], 4, "validation")
+        with pytest.raises(UserError, match=f"the train split has {count} tokens and needs 2: give a longer text$"):
+            Crops(tokens[:count], 4)
         with pytest.raises(UserError, match=f"{count} tokens and evaluation needs 2"):
-            next(windows(tokens[:count], 4))
+            next(windows(tokens[:count], 5, 4))
 
 
 @pytest.mark.parametrize("length", [2, 8, 9, 31])
 @pytest.mark.parametrize("stride", [1, 3, 7, 8])
-def test_strided_windows_score_what_transformers_documentation_scores(length, stride):
+def test_windows_score_what_transformers_documentation_scores(length, stride):
     """Against the procedure itself: windows of ids, the tokens of earlier windows masked, torch's shift by one."""
     tokens = np.arange(100, 100 + length)
     expected, seen = [], 0
@@ -88,13 +88,13 @@ def test_strided_windows_score_what_transformers_documentation_scores(length, st
         if end == length:
             break
     expected = [(ids[:-1], labels) for ids, labels in expected if any(label != IGNORE_INDEX for label in labels)]
-    assert [(x.tolist(), y.tolist()) for x, y in strided_windows(tokens, 8, stride)] == expected
+    assert [(x.tolist(), y.tolist()) for x, y in windows(tokens, 8, stride)] == expected
     if stride < 8:
         assert sorted(t for _, labels in expected for t in labels if t != IGNORE_INDEX) == tokens[1:].tolist()
 
 
 def test_even_crops_reach_from_the_first_to_the_last_target_in_equal_strides():
-    crops = crops_of(np.arange(101, dtype=np.uint16), 10)
+    crops = Crops(np.arange(101, dtype=np.uint16), 10)
     starts = crops.evenly(5, 2)
     assert starts.tolist() == [[0, 10], [20, 30], [40, 50], [60, 70], [80, 90]]
     for x, y in map(crops.at, starts):

@@ -3,7 +3,7 @@ import hashlib
 import pytest
 
 from npgpt.data import corpora
-from npgpt.data.corpora import open_corpus
+from npgpt.data.corpora import Corpus, in_documents, open_corpus
 from npgpt.errors import UserError
 from tests.helpers.hub_server import HubServer
 
@@ -66,17 +66,29 @@ def test_without_a_network_only_the_default_is_replaced_by_pydocs(tmp_path):
     assert pydocs.text.startswith("Assert statements are a convenient way to insert")
 
 
-def test_a_text_file(tmp_path):
+def test_a_text_file(tmp_path, capsys):
     path = tmp_path / "poem.txt"
-    path.write_bytes("naïve\r\nlines".encode())
-    for name in (path, str(path)):
-        corpus = open_corpus(name)
-        assert (corpus.name, corpus.text, corpus.folder) == (str(path), "naïve\r\nlines", None)
-        assert str(path) in corpus.reason
-    for content, said in ((b"", "is empty"), (b"caf\xe9", "is not UTF-8 text .byte 0xe9 at position 3.: convert")):
+    for start, end, said in ((b"", "\n", ""), (b"\xef\xbb\xbf", "\n", ""), (b"\xef\xbb\xbf", "\r\n", "Windows")):
+        path.write_bytes(start + f"naïve{end}lines\rof{end}".encode())
+        for name in (path, str(path)):
+            corpus = open_corpus(name)
+            assert (corpus.name, corpus.text, corpus.folder) == (str(path), "naïve\nlines\rof\n", None)
+            assert str(path) in corpus.reason
+            err = capsys.readouterr().err
+            assert said in err and err.count("\n") == bool(said)       # it is said once
+        assert open_corpus(path, raw=True).text == path.read_bytes().decode()
+    for content, said in ((b"", "is empty"), (b"\xef\xbb\xbf", "is empty"),
+                          (b"caf\xe9", "is not UTF-8 text .byte 0xe9 at position 3.: convert")):
         path.write_bytes(content)
         with pytest.raises(UserError, match=f"poem.txt {said}"):
             open_corpus(path)
+
+
+@pytest.mark.parametrize("separator", ["", "||", "tale"])
+def test_a_text_without_documents(separator):
+    corpus = Corpus("one", "tale one tale ", None, "a text of the tests")
+    with pytest.raises(UserError, match="one does not contain two documents separated by '.*': give another separator"):
+        in_documents(corpus, separator)
 
 
 @pytest.mark.parametrize("name", ["shakespeer", ".", "a text, not its name. " * 1000, "nul\0byte"])

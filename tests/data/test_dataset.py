@@ -1,25 +1,44 @@
 import numpy as np
 import pytest
 
-from npgpt.data.corpora import Corpus, open_corpus
-from npgpt.data.dataset import concatenate_splits, open_dataset, prepare, tokenize_corpus, tokenize_documents
-from npgpt.data.token_files import Documents, TokenFile
+from npgpt.data.corpora import Corpus, in_documents, open_corpus
+from npgpt.data.dataset import open_dataset, prepare, tokenize_corpus
+from npgpt.data.token_files import TokenFile
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer, GPT2Tokenizer, make_tokenizer
 from npgpt.errors import UserError
-from tests.helpers.runs import refused
 from tests.helpers.tokenizers import word_pieces
 
 
 @pytest.mark.parametrize(("eos", "ending"), [(256, [256]), (None, [])])
-def test_answers_end_as_documents_do(eos, ending):
+def test_answers_are_packed_and_their_prompts_masked(eos, ending):
     tokenizer = ByteTokenizer()
     tokenizer.eos_token_id = eos
     corpus = Corpus("answers", "abcde", None, "a text of the tests", [("ab", "c"), ("", "de")])
     train, val = tokenize_corpus(corpus, tokenizer, 0.5)
-    assert train[:].tolist() == [*b"abc", *ending] and val[:].tolist() == [*b"de", *ending]
+    assert train.tolist() == [None, None, *b"c", *ending] and val.tolist() == [*b"de", *ending]
     both, none = tokenize_corpus(corpus, tokenizer, 0)
-    assert none is None and both.dtype == np.uint16 and both.prompts.tolist() == [2, 0]
-    assert both.starts.tolist() == [0, 3 + len(ending)]
+    assert none is None and both.dtype == np.uint16 and both.data.tolist() == [*b"abc", *ending, *b"de", *ending]
+    assert np.flatnonzero(both.mask).tolist() == [0, 1]
+    with pytest.raises(UserError, match="train on all with --val-fraction 0"):
+        tokenize_corpus(corpus, tokenizer, 0.9)         # a split of nothing
+
+
+@pytest.mark.parametrize("at", range(20))
+def test_special_tokens_of_a_text_are_not_cut_in_two(at):
+    """The boundary would be at 18 of 20 characters, but moves behind a token that contains it."""
+    tokenizer = Marked()
+    text = f"{'a' * at}<end>{'b' * (15 - at)}" if at <= 15 else "a" * 20
+    train, val = tokenize_corpus(Corpus("poem", text, None, ""), tokenizer)
+    boundary = at + 5 if at in (14, 15) else 18
+    assert (train, val) == ((text[:boundary], True), (text[boundary:], True))
+    assert tokenize_corpus(Corpus("poem", text, None, ""), tokenizer, special=False)[0] == (text[:18], False)
+
+
+class Marked(ByteTokenizer):
+    special = {"<end>": 256}
+
+    def encode(self, text, special=False):
+        return text, special
 
 
 def test_prepare_and_open_again(poem, tmp_path):
@@ -63,49 +82,35 @@ def test_a_folder_without_a_tokenizer_is_gpt2s_and_a_pickle_is_not_opened(token_
     assert isinstance(open_dataset(open_corpus(token_folder), "byte")[2], ByteTokenizer)
     (token_folder / "meta.pkl").write_bytes(b"cpytest\nfail\n(Vthe pickle was opened\ntR.")      # fails when loaded
     for kind in (None, "gpt2"):
-        with pytest.raises(UserError, match="meta.pkl.*npgpt data prepare"):
+        with pytest.raises(UserError, match="meta.pkl.*npgpt data prepare input.txt --tokenizer char"):
             open_dataset(open_corpus(token_folder), kind)
 
 
-def test_prepare_documents(tmp_path):
-    stories = [f"tale {n}" for n in range(10)]
+@pytest.mark.parametrize("eos", [None, 7])
+def test_prepare_documents(tmp_path, eos):
+    """They are packed: one stream, with an end after each."""
+    stories, tokenizer = [f"tale {n}" for n in range(10)], ByteTokenizer()
+    tokenizer.eos_token_id = eos
     corpus = Corpus("tales", "\n--\n".join(["", *stories, " "]), None, "a text of the tests")
-    prepare(corpus, ByteTokenizer(), tmp_path / "tokens", separator="--")
+    prepare(in_documents(corpus, "--"), tokenizer, tmp_path / "tokens")
+    assert sorted(path.name for path in (tmp_path / "tokens").iterdir()) == [TOKENIZER_FILE, "train.bin", "val.bin"]
     train, val, _ = open_dataset(open_corpus(tmp_path / "tokens"))
-    assert isinstance(train, Documents) and train.starts.tolist() == [*range(0, 72, 8)] and val.starts.tolist() == [0]
-    assert bytes(train[:].tolist()).decode() == "".join(f"{story}--" for story in stories[:9])
-    assert bytes(val[:].tolist()) == b"tale 9--"
-    both = concatenate_splits(train, val)
-    assert both.starts.tolist() == list(range(0, 80, 8)) and both[72:].tolist() == val[:].tolist() and len(both) == 80
-    assert concatenate_splits(train.tokens, val.tokens).tolist() == both[:].tolist()
+    end = "--" if eos is None else chr(eos)
+    assert bytes(train[:].tolist()).decode() == "".join(f"{story}{end}" for story in stories[:9])
+    assert bytes(val[:].tolist()).decode() == f"tale 9{end}"
 
 
-def test_a_document_without_a_target_is_left_out():
-    documents = tokenize_documents(ByteTokenizer(), [("", "a"), ("", "bc"), ("d", "e")], None)
-    assert documents[:].tolist() == [*b"bcde"]
-    assert documents.starts.tolist() == [0, 2] and documents.prompts.tolist() == [0, 1]
-    with pytest.raises(UserError, match="no document of 2 tokens"):
-        tokenize_documents(ByteTokenizer(), [("", "a")], None)
-
-
-@pytest.mark.parametrize(("flags", "end", "pad"), [
-    (["--end", "[CLS]", "--pad", "[MASK]"], 2, 4), (["--end", "2", "--pad", "4"], 2, 4), ([], 3, None)])
-def test_documents_with_an_end_and_padding_of_their_own(npgpt, tmp_path, flags, end, pad):
+def test_the_end_of_a_document_is_the_tokenizers(npgpt, tmp_path):
     pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     word_pieces(tmp_path / "tokenizer.json")
-    (tmp_path / "lines.txt").write_text("to be\nor not\n")
-    command = ["data", "prepare", "lines.txt", "--tokenizer", "hf:tokenizer.json", "--out", "tokens"]
-    assert npgpt(*command, "--documents", r"\n", "--val-fraction", 0.5, *flags)[0] == 0
-    train, val, tokenizer = open_dataset(open_corpus(tmp_path / "tokens"))
-    assert [each[:].tolist() for each in (train, val)] == [[*tokenizer.encode(t), end] for t in ("to be", "or not")]
-    assert train.pad_token_id == concatenate_splits(train, val).pad_token_id == pad
-    for wrong in ("[NONE]", "70", "", "9" * 5000):
-        refused(npgpt(*command, "--documents", "--pad", wrong), "the hf tokenizer has no token")
-    assert "add --documents" in npgpt(*command, "--end", 2)[2]
-
-
-@pytest.mark.parametrize("separator", ["", "||", "tale"])
-def test_a_text_without_documents(tmp_path, separator):
-    corpus = Corpus("one", "tale one tale ", None, "a text of the tests")
-    with pytest.raises(UserError, match="one does not contain two documents separated by '.*': give another separator"):
-        prepare(corpus, ByteTokenizer(), tmp_path / "tokens", separator=separator)
+    (tmp_path / "lines.txt").write_text("to be\nor [MASK] not\n")
+    command = ["data", "prepare", "lines.txt", "--tokenizer", "hf:tokenizer.json", "--documents", r"\n",
+               "--val-fraction", 0.5]
+    for flags, inside in (([], [4]), (["--no-special"], None)):
+        code, out, _ = npgpt(*command, "--out", f"tokens{len(flags)}", *flags)
+        assert code == 0 and "documents: 2" in out
+        assert ("1 [MASK] in the text, read as special tokens" in out) == (not flags)
+        train, val, tokenizer = open_dataset(open_corpus(tmp_path / f"tokens{len(flags)}"))
+        assert train[:].tolist() == [*tokenizer.encode("to be"), 3]
+        inside = inside or tokenizer.encode("[MASK]").tolist()
+        assert val[:].tolist() == [*tokenizer.encode("or"), *inside, *tokenizer.encode("not"), 3]

@@ -3,7 +3,8 @@ import os
 import numpy as np
 import pytest
 
-from npgpt.data.token_files import SETTINGS_FILE, TokenFile, index_file, load_token_files
+from npgpt.data.corpora import read_text
+from npgpt.data.token_files import TokenFile, load_token_files
 from npgpt.errors import UserError
 
 
@@ -28,39 +29,15 @@ def test_token_files_that_are_wrong_are_named(token_folder):
         TokenFile(os.devnull)
 
 
-@pytest.fixture
-def indexed(token_folder):
-    """Token files of 2 and 3 documents, with indexes."""
-    for split, starts in (("train", [0, 4]), ("val", [0, 2, 5])):
-        np.arange(9, dtype="<u2").tofile(token_folder / f"{split}.bin")
-        np.array(starts, "<u8").tofile(index_file(token_folder, split))
-    return token_folder
-
-
-def test_settings_that_are_wrong(indexed):
-    for content in ('{"pad_token_id": -1}', '{"pad_token_id": "7"}', '{"all_windows": true}', "[]"):
-        (indexed / SETTINGS_FILE).write_text(content)
-        with pytest.raises(UserError, match="npgpt_data.json .*prepare the folder again"):
-            load_token_files(indexed)
-
-
-def test_an_index_that_does_not_divide_the_tokens(indexed):
-    """The last one wraps around in int64."""
-    for starts in ([], [1, 4], [0, 4, 3], [0, 4, 5], [0, 8], [0, 2**63], [0, 2**62, 2**63, 2**64 - 1]):
-        np.array(starts, "<u8").tofile(index_file(indexed, "val"))
-        with pytest.raises(UserError, match="val.documents.bin and npgpt_data.json do not fit .*val.bin"):
-            load_token_files(indexed)
-
-
-def test_an_index_that_is_missing_cut_off_endless_or_no_file(indexed):
-    index = index_file(indexed, "train")
-    for size in (15, 1 << 40):          # the large one is sparse, and must not be read into memory
-        os.truncate(index, size)
-        with pytest.raises(UserError, match="train.documents.bin and npgpt_data.json do not fit"):
-            load_token_files(indexed)
-    index.unlink()
-    with pytest.raises(UserError, match="train.documents.bin cannot be read .*prepare the folder again"):
-        load_token_files(indexed)
-    index.mkdir()
-    with pytest.raises(UserError, match="train.documents.bin .* is not a regular file"):
-        load_token_files(indexed)
+def test_files_of_llm_c_and_of_earlier_versions(token_folder):
+    """The header of llm.c's would be read as tokens. An index of documents is no longer needed."""
+    (token_folder / "train.documents.bin").write_bytes(bytes(8))
+    (token_folder / "npgpt_data.json").write_text('{"pad_token_id": 7}')
+    assert load_token_files(token_folder)[0][:].tolist() == [1, 2, 50256]
+    header = np.zeros(256, "<i4")
+    header[:3] = 20240520, 1, 2
+    (token_folder / "train.bin").write_bytes(header.tobytes() + bytes([1, 0, 2, 0]))
+    with pytest.raises(UserError, match="train.bin cannot be read: it is a token file of llm.c: without its header"):
+        load_token_files(token_folder)
+    with pytest.raises(UserError, match="it is a token file of llm.c"):
+        read_text(token_folder / "train.bin")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig
-from npgpt.data.batches import strided_windows
+from npgpt.data.batches import windows
 from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.training import evaluation
 from npgpt.training.evaluation import evaluate_split
@@ -23,7 +23,7 @@ def test_every_target_counts_once(tokens_at_once, length, stride, monkeypatch):
     tokens = rng.integers(0, 11, length)
     total = 0.0
     without_stride = [(tokens[i:i + 8][:length - 1 - i], tokens[i + 1:i + 9]) for i in range(0, length - 1, 8)]
-    for x, y in strided_windows(tokens, 8, stride) if stride else without_stride:
+    for x, y in windows(tokens, 8, stride) if stride else without_stride:
         logits = model.forward(x[None])[0][0]
         total += sum(math.log(np.exp(row).sum()) - row[target]
                      for row, target in zip(logits, y, strict=True) if target != IGNORE_INDEX)

@@ -15,7 +15,6 @@ import pytest
 
 from npgpt import GPT, GPTConfig, Trainer, TrainOptions
 from npgpt.checkpoints.run import find_checkpoint, fingerprint
-from npgpt.data.token_files import Documents
 from npgpt.engine.memory import number_of_shards
 from npgpt.model.masks import draw_masks
 from npgpt.training.loop import batch_starts
@@ -46,7 +45,6 @@ WEIGHTS = {
     "h.1.mlp.c_proj.weight": (-0.00429639, 0.00920102, 2.0750004)}
 
 TOKENS = np.arange(90, dtype=np.uint16)
-DOCUMENTS = Documents(TOKENS, np.array([0, 3, 9, 11, 20, 26, 33, 37, 80]))
 MANY = (np.arange(2_500_000) * 2_654_435_761 % 65_521).astype(np.uint16)    # a digest is of the first and last million
 
 
@@ -98,23 +96,18 @@ def kinds(fields):
 
 
 def test_fingerprints():
-    documents = Documents(MANY, np.arange(0, len(MANY), 2))     # also their starts are more than a million
-    for splits, expected in (
-            ([MANY[:100]], "f9b89b8ad13cc72ad2cfa6da96be4961c81a79cd8dd03fde6e29260ecf1075bf"),
-            ([MANY], "a35403311df6c3b4b95481041033f9ead887970f1b169333f16920a3af4b5156"),
-            ([documents], "659016d5116c5704772eadc23eea478823a138b60b85d71cb0f55c7f9e44f621"),
-            ([MANY, documents], "840c96a62985712bd01af62f48c7e433a060e6718e9d291c4c88cb3580ddbeef")):
-        assert fingerprint(*splits) == expected
+    for tokens, expected in (
+            (MANY[:100], "f9b89b8ad13cc72ad2cfa6da96be4961c81a79cd8dd03fde6e29260ecf1075bf"),
+            (MANY, "a35403311df6c3b4b95481041033f9ead887970f1b169333f16920a3af4b5156")):
+        assert fingerprint(tokens) == expected
 
 
 @pytest.mark.parametrize(("tokens", "sampling", "expected"), [
     (TOKENS, "random", [[57, 68, 1, 68], [3, 48, 49, 22], [75, 63, 48, 33], [27, 27, 71, 60], [27, 9, 25, 28],
                         [8, 72, 73, 61]]),
     (TOKENS, "sequential", [[0, 5, 10, 15], [20, 25, 30, 35], [40, 45, 50, 55], [60, 65, 70, 75], [0, 5, 10, 15],
-                            [20, 25, 30, 35]]),
-    (DOCUMENTS, "random", [[6, 7, 0, 7], [0, 5, 5, 2], [8, 6, 5, 3], [2, 2, 7, 6], [2, 1, 2, 3], [0, 7, 7, 6]]),
-    (DOCUMENTS, "sequential", [[0, 1, 2, 3], [4, 5, 6, 7], [8, 0, 1, 2], [3, 4, 5, 6], [8, 0, 1, 2], [3, 4, 5, 6]])],
-    ids=["stream", "stream in order", "documents", "documents in order"])
+                            [20, 25, 30, 35]])],
+    ids=["stream", "stream in order"])
 def test_starts_of_a_batch(tokens, sampling, expected):
     """Of two micro-batches of 4 crops in each of the steps 0, 1 and 1000."""
     trainer = trainer_of(tokens, sampling=sampling)
@@ -122,10 +115,8 @@ def test_starts_of_a_batch(tokens, sampling, expected):
             for step in (0, 1, 1000) for i in range(2)] == expected
 
 
-@pytest.mark.parametrize(("tokens", "expected"), [(TOKENS, [[0, 12, 24, 36], [48, 60, 72, 84]]),
-                                                  (DOCUMENTS, [[0, 1, 2, 3], [4, 5, 6, 8]])])
-def test_starts_of_an_evaluation(tokens, expected):
-    assert trainer_of(tokens).crops["train"].evenly(2, 4).tolist() == expected
+def test_starts_of_an_evaluation():
+    assert trainer_of(TOKENS).crops["train"].evenly(2, 4).tolist() == [[0, 12, 24, 36], [48, 60, 72, 84]]
 
 
 def trainer_of(tokens, **options):

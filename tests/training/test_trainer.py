@@ -6,7 +6,6 @@ import pytest
 
 from npgpt import GPT, GPTConfig, UserError
 from npgpt.checkpoints.run import find_checkpoint, fingerprint, read_checkpoint, step_folders
-from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import NotFiniteError
 from npgpt.training.evaluation import evaluate_split
@@ -17,11 +16,8 @@ from npgpt.training.trainer import Trainer
 from tests.torch_gpt import torch_gpt, torch_parameters, unit_scale
 
 TOKENS = np.random.default_rng(0).integers(0, 11, 300).astype(np.uint16)
-LENGTHS = np.random.default_rng(1).integers(2, 15, 20)      # of documents: some are longer than the context of 8
-
-
-def documents(lengths, *prompts, **settings):
-    return Documents(TOKENS[:lengths.sum()], np.cumsum(lengths) - lengths, *prompts, **settings)
+# Of 10 tokens, 6 are prompts', of at most 4 tokens.
+ANSWERS = np.ma.array(TOKENS, mask=(np.random.default_rng(1).random(300) < 0.75) & (np.arange(300) % 5 > 0))
 
 
 def trainer_of(out_dir, dropout=0.0, train_tokens=TOKENS, val_tokens=TOKENS[:50], **options):
@@ -40,8 +36,7 @@ def drawn(trainer, steps):
             for i in range(options.gradient_accumulation_steps)]
 
 
-@pytest.mark.parametrize("data", [TOKENS, documents(LENGTHS), documents(LENGTHS, LENGTHS // 2)],
-                         ids=["stream", "documents", "answers"])
+@pytest.mark.parametrize("data", [TOKENS, ANSWERS], ids=["stream", "answers"])
 def test_the_loss_and_gradients_of_three_micro_batches_are_torchs_of_all_their_targets(tmp_path, data):
     torch = pytest.importorskip("torch")
     trainer = trainer_of(tmp_path, train_tokens=data, gradient_accumulation_steps=3)
@@ -62,26 +57,41 @@ def test_the_loss_and_gradients_of_three_micro_batches_are_torchs_of_all_their_t
         np.testing.assert_allclose(gradient, tensors[name].grad, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-def test_evaluation_on_documents_is_the_mean_over_all_their_targets(tmp_path):
-    data = documents(LENGTHS)
-    trainer = trainer_of(tmp_path, val_tokens=data, batch_size=4, eval_iters=5)
+def test_evaluation_on_answers_is_the_mean_over_their_targets(tmp_path):
+    """Each window of 8 tokens predicts the token after each, unless it is of a prompt."""
+    trainer, n = trainer_of(tmp_path, val_tokens=ANSWERS[:81], batch_size=4, eval_iters=5), 0
     unit_scale(trainer.model.params)
     losses = []
-    for start, length in zip(data.starts, data.lengths, strict=True):
-        window = data[start:start + min(length, 9)].astype(int)[None]
-        logits, _ = trainer.model.forward(window[:, :-1])
-        at_target = np.take_along_axis(logits, window[:, 1:, None], axis=-1)[0, :, 0]
-        losses += (np.log(np.exp(logits[0]).sum(axis=-1)) - at_target).tolist()
-    assert trainer.evaluate()["val"] == pytest.approx(np.mean(losses), rel=1e-12)
-    loss, n = evaluate_split(trainer.model, data)
-    assert loss == pytest.approx(np.mean(losses), rel=1e-12) and n == len(losses)
-    with pytest.raises(UserError, match="documents have their own windows"):
-        evaluate_split(trainer.model, data, stride=2)
+    for start in range(0, 80, 8):
+        window = ANSWERS.data[start:start + 9].astype(int)
+        logits, _ = trainer.model.forward(window[None, :-1])
+        losses += [np.log(np.exp(row).sum()) - row[target] for row, target, masked in
+                   zip(logits[0], window[1:], ANSWERS.mask[start + 1:start + 9], strict=True) if not masked]
+    loss, n = evaluate_split(trainer.model, ANSWERS[:81])
+    assert loss == pytest.approx(np.mean(losses), rel=1e-12) and n == len(losses) == 80 - ANSWERS.mask[1:81].sum()
+    batches = [trainer.crops["val"].at(starts) for starts in trainer.crops["val"].evenly(5, 4)]
+    losses = [trainer.model.evaluate(*batch) * (batch[1] != -1).sum() for batch in batches]
+    counts = [(targets != -1).sum() for _, targets in batches]
+    assert trainer.evaluate()["val"] == pytest.approx(sum(losses) / sum(counts), rel=1e-12)
+
+
+def test_a_split_shorter_than_a_crop_is_one_crop(tmp_path, capsys):
+    """Each split has its own length: a short validation does not shorten what is trained on."""
+    trainer = trainer_of(tmp_path, val_tokens=TOKENS[:4])
+    assert trainer.crop_length == 8 and trainer.crops["val"].length == 3
+    assert capsys.readouterr().out == "the validation split has 4 tokens, so its crops have 3 instead of 8\n"
+    unit_scale(trainer.model.params)
+    expected = trainer.model.evaluate(TOKENS[None, :3], TOKENS[None, 1:4])
+    assert trainer.evaluate()["val"] == pytest.approx(expected, rel=1e-12)
+    trainer = trainer_of(tmp_path, train_tokens=TOKENS[:6])
+    assert trainer.crop_length == 5 and "the train split has 6 tokens" in capsys.readouterr().out
+    assert trainer.run() and read_metrics(tmp_path)[1]["step"] == 1
+    with pytest.raises(UserError, match="the validation split has 1 tokens and needs 2: .*--val-fraction 0"):
+        trainer_of(tmp_path, val_tokens=TOKENS[:1])
 
 
 @pytest.mark.parametrize(("tokens", "options", "steps"), [
-    (TOKENS, {"epochs": 3, "gradient_accumulation_steps": 2}, 14), (TOKENS, {"epochs": 2, "crop_length": 4}, 36),
-    (documents(LENGTHS), {"epochs": 1, "batch_size": 6}, 4)])
+    (TOKENS, {"epochs": 3, "gradient_accumulation_steps": 2}, 14), (TOKENS, {"epochs": 2, "crop_length": 4}, 36)])
 def test_epochs_are_steps(tmp_path, tokens, options, steps):
     for decay, expected in ((None, steps), (60, 60), (0, 0)):
         trainer = trainer_of(
@@ -99,14 +109,10 @@ def test_invalid_epochs(tmp_path):
         trainer_of(tmp_path, epochs=2**31 - 1)
 
 
-def test_the_fingerprint_covers_documents():
-    data = documents(LENGTHS)
-    others = [data.tokens, Documents(data.tokens, data.starts[:-1]), Documents(data.tokens + 1, data.starts),
-              documents(LENGTHS, LENGTHS // 2), documents(LENGTHS, 0 * LENGTHS),
-              documents(LENGTHS, pad_token_id=0)]
-    assert len({fingerprint(each) for each in (data, *others)}) == 7
-    assert fingerprint(data, data) != fingerprint(data, None) == fingerprint(data)
-    assert fingerprint(data) == fingerprint(documents(LENGTHS))
+def test_the_fingerprint_covers_what_is_masked():
+    others = [ANSWERS, TOKENS + 1, np.ma.array(TOKENS, mask=False), np.ma.array(TOKENS, mask=~ANSWERS.mask)]
+    assert len({fingerprint(each) for each in (TOKENS, *others)}) == 5
+    assert fingerprint(TOKENS, TOKENS) != fingerprint(TOKENS, None) == fingerprint(TOKENS)
 
 
 def test_the_best_and_the_latest_checkpoint_are_kept(tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ def setup_files(folder):
             (model / "model/npgpt_tokenizer.json").unlink()
     split_into_shards(shutil.copytree(folder / "char-model", folder / "shards") / "model")
     shutil.copytree(folder / "char-model", folder / "lora")
-    for name, flag in (("tokens", ""), ("documents", r"--documents \n --pad 3")):
+    for name, flag in (("tokens", ""), ("documents", r"--documents \n")):
         tokens = shutil.copytree(folder / "char", folder / name)
         must_end(f"data prepare text.txt --tokenizer char --out tokens {flag}", tokens)
     new_folder(folder / "text")

@@ -43,7 +43,7 @@ class Note:
 
 def read_text(lesson):
     """Return the text of a lesson's derivation; "" if it has none."""
-    return lesson.derivation.read_text(encoding="utf-8") if lesson.derivation.is_file() else ""
+    return lesson.derivation.read_text(encoding="utf-8-sig") if lesson.derivation.is_file() else ""
 
 
 def blocks(text):
