@@ -45,7 +45,7 @@ def open_run_tokens(checkpoint, corpus_name, data_dir):
     """Return the tokens that a run was trained on, as `open_tokens` does. corpus_name: --corpus, or None.
 
     A run is untrusted, and it names a file on this machine. Raises UserError unless that is a regular file whose tokens
-    have the run's fingerprint: as they are read now, without special tokens, or as earlier versions read them.
+    have the run's fingerprint: as earlier versions read them, as they are read now, or without special tokens.
     """
     corpus = checkpoint.state["corpus"]
     name = corpus_name or corpus["name"]
@@ -53,7 +53,7 @@ def open_run_tokens(checkpoint, corpus_name, data_dir):
         raise UserError(f"{checkpoint.folder} names the corpus {name!r}, which is not an absolute path here: "
                         "give it as --corpus")
     val_fraction = options_of(checkpoint).val_fraction
-    for raw, special in ((False, True), (False, False), (True, False)):
+    for raw, special in ((True, False), (False, True), (False, False)):
         tokens = open_tokens(checkpoint.tokenizer, open_corpus(name, data_dir, raw), val_fraction, special)
         with contextlib.suppress(UserError):        # it has characters that are not in the vocabulary
             if fingerprint(tokens["train"](), tokens["val"]()) == corpus["fingerprint"]:

@@ -32,6 +32,8 @@ def test_byte_pairs_keep_every_byte(bpe):
 
 def test_word_pieces_and_special_tokens_in_a_text(bpe, bert):
     for tokenizer, text in ((bpe, "<|endoftext|>"), (bert, "[SEP]")):
+        assert tokenizer.encode(f"to{text}be", special=True).tolist() == [
+            *tokenizer.encode("to"), tokenizer.eos_token_id, *tokenizer.encode("be")]
         assert tokenizer.eos_token_id not in tokenizer.encode(text)
         assert tokenizer.decode([tokenizer.eos_token_id]) == text
     ids = bert.encode("To be, or NOT to be: the mind")
