@@ -35,20 +35,24 @@ def run(args):
     check_whole("-n", args.num_samples, 1, MOST_SAMPLES)
     loaded = load_given_model(args)
     model, tokenizer = loaded.model, loaded.tokenizer
-    prompt = default_prompt(tokenizer) if args.prompt is None else args.prompt
+    prompt = default_prompt(model, tokenizer) if args.prompt is None else args.prompt
     require("--stop", args.stop, args.stop != "", "at least one character")
     stop = args.stop and args.stop.replace("\\n", "\n")
     sampling = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p", "seed")}
     print_samples(model, tokenizer, prompt, args.num_samples, stop, args.special, **sampling)
 
 
-def default_prompt(tokenizer):
-    """Return a line break if the tokenizer has a token for it, else a word, else its first token."""
+def default_prompt(model, tokenizer):
+    """Return a line break or a word, if the tokenizer has tokens for it and the model does not end a text there.
+
+    Else it is the end of text, after which another one begins, or the tokenizer's first token.
+    """
     for prompt in ("\n", "the"):
         with contextlib.suppress(UserError):        # a character that is not in the vocabulary
-            if len(tokenizer.encode(prompt)):
+            ids = tokenizer.encode(prompt)
+            if len(ids) and model.generate(ids[None], 1, temperature=0.0)[0, -1] != tokenizer.eos_token_id:
                 return prompt
-    return tokenizer.decode([0])
+    return tokenizer.decode([tokenizer.eos_token_id or 0])
 
 
 def continuations(model, tokenizer, prompt, n=1, stop=None, special=True, **sampling):
@@ -84,7 +88,7 @@ def print_samples(model, tokenizer, prompt, n=1, stop=None, special=True, **samp
 
 def sample_line(model, tokenizer, seed):
     """Return the first LINE characters that a model writes after the default prompt, with " / " for line ends."""
-    text, prompt = "", default_prompt(tokenizer)
+    text, prompt = "", default_prompt(model, tokenizer)
     pieces, = continuations(model, tokenizer, prompt, max_new_tokens=LINE, temperature=0.8, seed=seed)
     for piece in pieces:
         text += piece

@@ -239,7 +239,7 @@ def print_result(trainer, out_dir, picture, backwards):
     if backwards:
         print("the text of a model that your functions have trained:\n")
     try:
-        print_samples(trainer.model, trainer.tokenizer, default_prompt(trainer.tokenizer),
+        print_samples(trainer.model, trainer.tokenizer, default_prompt(trainer.model, trainer.tokenizer),
                       max_new_tokens=SAMPLE_TOKENS, temperature=0.8, seed=trainer.options.seed)
     except UserError as error:      # its vocabulary is missing; it is saved anyway
         print(f"no sample: {error}")

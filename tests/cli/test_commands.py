@@ -132,9 +132,19 @@ def test_version_help_and_nothing_at_all(npgpt):
     refused(npgpt("fly"), "fly")
 
 
-@pytest.mark.parametrize(("chars", "prompt"), [("\nab", "\n"), ("ehtx", "the"), ("xyz", "x")])
-def test_the_default_prompt_is_something_that_the_tokenizer_knows(chars, prompt):
-    assert default_prompt(CharTokenizer(chars)) == prompt
+@pytest.mark.parametrize(("chars", "end", "prompt"), [
+    ("\nab", None, "\n"), ("ehtx", None, "the"), ("xyz", None, "x"), ("z\nehtx", 0, "\n"), ("zeht", 0, "the"),
+    ("xz", 1, "z")])
+def test_the_default_prompt_is_something_that_the_tokenizer_knows(chars, end, prompt):
+    """And after which the model does not end the text, as it does after its last bias."""
+    tokenizer = CharTokenizer(chars)
+    model = GPT(GPTConfig(vocab_size=len(chars), block_size=4, n_layer=1, n_head=1, n_embd=8))
+    tokenizer.eos_token_id = end
+    assert default_prompt(model, tokenizer) == prompt
+    if end == 0 and chars[1] == "\n":
+        model.params["ln_f.weight"][:], model.params["ln_f.bias"][:] = 0.0, model.params["wte.weight"][end]
+        model.params["wte.weight"][end] *= 9.0
+        assert default_prompt(model, tokenizer) == "z"
 
 
 @pytest.mark.usefixtures("run")
