@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from npgpt.cli.arguments import (
     add_data_dir_argument,
     add_model_argument,
@@ -27,14 +29,20 @@ def add_arguments(parser):
 
 def run(args):
     loaded = load_given_model(args)
+    split = args.split or ("val" if loaded.checkpoint else "all")
     if loaded.checkpoint and args.corpus is None:
-        splits = open_run_tokens(loaded.checkpoint, None, args.data_dir)
+        train, val = open_run_tokens(loaded.checkpoint, None, args.data_dir)
+        if val is None and args.split is None:
+            split = "all"
     else:
-        splits = open_tokens(loaded.tokenizer, open_corpus(args.corpus, args.data_dir), special=args.special)
-    split = args.split or ("val" if loaded.checkpoint and splits["val"]() is not None else "all")
-    tokens = splits[split]()
+        fraction = 0.0 if split == "all" else 0.1
+        corpus = open_corpus(args.corpus, args.data_dir)
+        train, val = open_tokens(loaded.tokenizer, corpus, fraction, args.special)
+    tokens = val if split == "val" else train
     if tokens is None:
         raise UserError(f"{loaded.folder} was trained without validation: leave --split out")
+    if split == "all" and val is not None:
+        tokens = np.ma.concatenate([train[:], val[:]])
     loss, n = evaluate_split(loaded.model, tokens, args.stride)
     if not math.isfinite(loss):
         raise UserError(f"the loss of {loaded.folder} on this text is {loss}: choose another model")

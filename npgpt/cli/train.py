@@ -274,7 +274,7 @@ def plan(args):
             options = dataclasses.replace(options, crop_length=shortest)
         print_special(corpus, tokenizer, args.special)
         splits = open_tokens(tokenizer, corpus, options.val_fraction, args.special)
-        return Run(model, splits["train"](), splits["val"](), tokenizer, options, name)
+        return Run(model, *splits, tokenizer, options, name)
     preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
     *tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer, options.val_fraction,
                                       args.special)
@@ -343,7 +343,7 @@ def resumed_run(args):
     threads = state["threads"] if args.threads is None else args.threads
     model = GPT(checkpoint.config, None, options.dtype, args.device, threads, kernels,
                 freeze=state.get("frozen", ()))
-    return Run(model, splits["train"](), splits["val"](), checkpoint.tokenizer, options, state["corpus"]["name"],
+    return Run(model, *splits, checkpoint.tokenizer, options, state["corpus"]["name"],
                checkpoint)
 
 

@@ -1,10 +1,6 @@
 """A corpus as tokens of an existing model."""
 
-import contextlib
-import functools
 import os
-
-import numpy as np
 
 from npgpt.checkpoints.run import fingerprint
 from npgpt.data.corpora import CORPORA, open_corpus
@@ -25,20 +21,16 @@ def print_special(corpus, tokenizer, special):
 
 
 def open_tokens(tokenizer, corpus, val_fraction=0.1, special=True):
-    """Return {"train": …, "val": …, "all": …}: functions that return tokens of a corpus; None without validation.
+    """Return (train, validation) tokens of a corpus, as `tokenize_corpus` does.
 
-    The arguments are those of `tokenize_corpus`. Raises UserError if the corpus consists of another tokenizer's files.
+    Raises UserError if the corpus consists of another tokenizer's token files.
     """
     if corpus.text is not None:
-        splits = functools.cache(lambda fraction: tokenize_corpus(corpus, tokenizer, fraction, special))
-        return {"train": lambda: splits(val_fraction)[0], "val": lambda: splits(val_fraction)[1],
-                "all": lambda: splits(0)[0]}
+        return tokenize_corpus(corpus, tokenizer, val_fraction, special)
     made_by = corpus.folder / TOKENIZER_FILE
     if made_by.exists() and load_tokenizer(made_by).to_dict() != tokenizer.to_dict():
         raise UserError(f"the token files in {corpus.folder} were made by another tokenizer than the model's")
-    train, val = load_token_files(corpus.folder)
-    return {"train": lambda: train, "val": lambda: val,
-            "all": lambda: train if val is None else np.concatenate([train[:], val[:]])}
+    return load_token_files(corpus.folder)
 
 
 def open_run_tokens(checkpoint, corpus_name, data_dir):
@@ -52,13 +44,16 @@ def open_run_tokens(checkpoint, corpus_name, data_dir):
     if corpus_name is None and name not in CORPORA and (not os.path.isabs(name) or name.startswith(("//", "\\\\"))):
         raise UserError(f"{checkpoint.folder} names the corpus {name!r}, which is not an absolute path here: "
                         "give it as --corpus")
-    val_fraction = options_of(checkpoint).val_fraction
+    val_fraction, reason = options_of(checkpoint).val_fraction, ""
     for raw, special in ((True, False), (False, True), (False, False)):
-        tokens = open_tokens(checkpoint.tokenizer, open_corpus(name, data_dir, raw), val_fraction, special)
-        with contextlib.suppress(UserError):        # it has characters that are not in the vocabulary
-            if fingerprint(tokens["train"](), tokens["val"]()) == corpus["fingerprint"]:
-                return tokens
+        opened = open_corpus(name, data_dir, raw)
+        try:
+            splits = open_tokens(checkpoint.tokenizer, opened, val_fraction, special)
+            if fingerprint(*splits) == corpus["fingerprint"]:
+                return splits
+        except UserError as error:      # it may have characters that are not in the vocabulary
+            reason = f" ({error})"
     raise UserError(
-        f"the corpus {name} is not the one that this run was trained on: give that one as --corpus, or "
+        f"the corpus {name} is not the one that this run was trained on{reason}: give that one as --corpus, or "
         f"train on this one with --init-from {checkpoint.folder.parent} and another --out-dir"
     )

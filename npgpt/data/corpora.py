@@ -66,7 +66,7 @@ def open_corpus(name: str | Path | None = None, directory: str | Path | None = N
     if os.path.isdir(path) or not os.path.exists(path):
         raise UserError(f"there is no corpus {str(name)!r}: give {', '.join(CORPORA)}, a UTF-8 text file, a .jsonl "
                         "file of prompts and completions, or a folder with train.bin and val.bin")
-    text = read_text(path, raw)
+    text = read_text(path, raw and path.suffix != ".jsonl")
     if path.suffix == ".jsonl":
         answers = read_answers(text, path)
         return Corpus(str(path), "".join(map("".join, answers)), None, f"{len(answers):,} prompts in {path}", answers)
