@@ -9,6 +9,7 @@ import sys
 import warnings
 
 import npgpt
+from npgpt.cli.output import say, set_encoding
 from npgpt.cli.processes import end_if_failed, is_connected, is_first, launched
 from npgpt.errors import UserError, one_line
 
@@ -58,8 +59,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments=None):
     """Run a command line, a list of strings (those of the process if None). Returns the exit code."""
-    if hasattr(sys.stdout, "reconfigure"):      # a terminal that lacks a character shows a question mark
-        sys.stdout.reconfigure(errors="replace")
+    for stream in (sys.stdout, sys.stderr):
+        set_encoding(stream)
     code = 1
     try:
         args = parse(arguments)
@@ -74,7 +75,7 @@ def main(arguments=None):
         with out_of_memory(LESS_MEMORY):
             warnings.filterwarnings("ignore", category=RuntimeWarning)  # a model that overflows is reported in one line
             code = args.function(args) or 0     # None, or 1 if a check failed
-        sys.stdout.flush()
+        print(end="", flush=True)               # to None if it is closed
     except UserError as error:
         code = fail(error)
     except BrokenPipeError:         # `npgpt … | head`: the reader has closed the pipe, which is no error
@@ -87,7 +88,7 @@ def main(arguments=None):
         code = fail(f"{error}: this installation is incomplete, or the memory is full")
     except KeyboardInterrupt:
         if is_first():
-            print("interrupted", file=sys.stderr)
+            say("interrupted")
         code = 130          # what shells report for Ctrl-C
     finally:
         end_if_failed(code)
@@ -120,5 +121,5 @@ def fail(message, subject=None):
     line = f"{one_line(subject, 300)}: {message}" if subject else message
     who = "" if is_first() else f"process {launched()[1]}: "
     if is_first() or is_connected():        # before they are connected, all processes fail alike
-        print(f"npgpt: {who}{one_line(line)}", file=sys.stderr)
+        say(f"npgpt: {who}{one_line(line)}")
     return 2

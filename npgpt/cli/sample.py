@@ -10,7 +10,7 @@ import numpy as np
 
 from npgpt.checks import check_whole, require
 from npgpt.cli.arguments import add_model_argument, load_given_model
-from npgpt.errors import UserError, printable
+from npgpt.errors import UserError, printable, without_controls
 
 MOST_SAMPLES = 10_000
 LINE = 60               # characters in a `sample_line`
@@ -69,13 +69,18 @@ def continuations(model, tokenizer, prompt, n=1, stop=None, **sampling):
 
 
 def print_samples(model, tokenizer, prompt, n=1, stop=None, **sampling):
-    """Print a prompt with each of its `continuations`, as they are written."""
+    """Print a prompt with each of its `continuations`, as they are written.
+
+    On a terminal, control characters are escapes: the model may be a stranger's.
+    """
+    shown = without_controls if sys.stdout.isatty() else str
     for i, pieces in enumerate(continuations(model, tokenizer, prompt, n, stop, **sampling)):
         if i:
             print("-" * 60)
-        sys.stdout.write(prompt + next(pieces, ""))     # together: XLA reports compilation before the first token
+        # Together: XLA reports compilation before the first token.
+        sys.stdout.write(shown(prompt + next(pieces, "")))
         for text in pieces:
-            sys.stdout.write(text)
+            sys.stdout.write(shown(text))
             sys.stdout.flush()
         sys.stdout.write("\n")
 
