@@ -29,6 +29,24 @@ COMMANDS = {        # npgpt/cli/<name>.py, which is imported only if it is the c
     "learn": "Learn backprop: one exercise after the other, each checked whenever you save its file.",
     "notebook": 'Write the lessons as Jupyter notebooks (needs the extra "notebook").',
 }
+# Flags of nanoGPT and other programs, and what is there instead.
+ELSEWHERE = {
+    "--lr": "it is --learning-rate here",
+    "--wd": "it is --weight-decay here",
+    "--steps": "it is --max-iters here",
+    "--num-steps": "it is --max-iters here",
+    "--iters": "it is --max-iters here",
+    "--dataset": "it is --corpus here",
+    "--start": "it is --prompt here",
+    "--decay-lr": "--lr-decay-iters 0 keeps the learning rate constant",
+    "--compile": "leave it out; --kernels xla compiles",
+    "--eval-only": "leave it out; npgpt eval measures the loss of a run",
+    "--always-save-checkpoint": "leave it out; the best and the latest checkpoint are kept",
+    "--wandb-log": "leave it out; metrics.jsonl has the losses, and npgpt plot draws them",
+    "--backend": "leave it out; mpiexec starts several processes",
+    "--out-dir": "give the folder alone, as MODEL",
+    "--init-from": "give the model alone, as MODEL",
+}
 LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
 
 
@@ -40,10 +58,20 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args, namespace=None):
         flags = self._option_string_actions         # of this command alone
+        given = []
         for i, argument in enumerate(itertools.takewhile("--".__ne__, args)):
-            name, *value = argument.partition("=")
-            if name.startswith("--") and name.replace("_", "-") in flags:
-                args = [*args[:i], name.replace("_", "-") + "".join(value), *args[i + 1:]]
+            name, sign, value = argument.partition("=")
+            flag = name.replace("_", "-")
+            if name.startswith("--") and flag in flags:
+                args = [*args[:i], flag + sign + value, *args[i + 1:]]
+                given.append(flag)
+                if sign and flags[flag].nargs == 0:
+                    spelled = " or ".join(flags[flag].option_strings)
+                    self.error(f"{name} takes no value: write {spelled}")
+            elif self.offers(ELSEWHERE.get(flag)):      # argparse takes --start="To be" for a MODEL
+                self.error(f"unknown flag {name}: {ELSEWHERE[flag]}")
+        if given.count("--corpus") > 1:
+            self.error("--corpus was given twice: put the texts into one file")
         namespace, unknown = super().parse_known_args(args, namespace)
         for argument in itertools.takewhile("--".__ne__, unknown):
             name = argument.partition("=")[0]
@@ -52,6 +80,13 @@ class Parser(argparse.ArgumentParser):
             if name.startswith("--"):
                 self.error(f"unknown flag {name}" + (f": did you mean {' or '.join(near)}?" if near else ""))
         return namespace, unknown
+
+    def offers(self, hint):
+        """Whether a hint is given, and this command has the flags and arguments in it."""
+        if hint is None or self._subparsers is not None:
+            return False
+        there = {*self._option_string_actions, *(action.dest.upper() for action in self._actions)}
+        return there.issuperset(re.findall("--[a-z-]+|[A-Z]+", hint))
 
     def error(self, message):
         raise UserError(f"{message} (see {self.prog} --help)")

@@ -48,6 +48,9 @@ from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, loa
 from npgpt.training.trainer import Trainer, check_causal
 
 SAMPLE_TOKENS = 300
+# What nanoGPT's other values of init_from are here.
+INSTEAD = {"resume": "to continue the run in --out-dir, give --resume instead of --init-from",
+           "scratch": "to start with fresh weights, leave --init-from out"}
 DROPOUTS = {"dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "mlp_pdrop"}
 EXAMPLES = """examples:
   npgpt train                                           TinyShakespeare, preset char-cpu
@@ -102,6 +105,8 @@ Run = namedtuple("Run", "model train_tokens val_tokens tokenizer options corpus_
 
 def run(args):
     check_path("--out-dir", args.out_dir)
+    if args.init_from in INSTEAD and not os.path.exists(args.init_from):
+        raise UserError(f"there is no model {args.init_from!r} here: {INSTEAD[args.init_from]}")
     if args.backward is None:
         with connected():
             return train(args)
