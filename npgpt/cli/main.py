@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import errno
 import importlib
 import itertools
 import re
@@ -116,7 +117,8 @@ def main(arguments=None):
     except BrokenPipeError:         # `npgpt … | head`: the reader has closed the pipe, which is no error
         sys.stdout, code = None, 0
     except OSError as error:
-        code = fail(error.strerror or error, error.filename)
+        output = "standard output" if error.errno == errno.ENOSPC else None     # files are named
+        code = fail(error.strerror or error, error.filename or output)
     except MemoryError as error:
         code = fail(f"out of memory ({error}): {LESS_MEMORY}")
     except ImportError as error:

@@ -1,4 +1,8 @@
-"""Write text with a trained model."""
+"""Write text with a trained model.
+
+When a text no longer fits into the model's context, all but its last block_size // 2 tokens are
+forgotten: those are read again as a new text.
+"""
 
 import contextlib
 import itertools

@@ -60,8 +60,8 @@ def fetch(repo_id, patterns, revision=None):
         reason = str(problem or error).rpartition("\n\n")[2] or type(problem or error).__name__  # no request ids
         folder = "" if repo_id in ALIASES.values() else f"there is no folder {repo_id} here, and "
         raise UserError(f"{folder}{repo_id} is not in the local cache and cannot be downloaded "
-                        f"({one_line(reason, 400)}): check the network and the name, log in with `hf auth login` if the model is gated, or "
-                        "give local files") from error
+                        f"({one_line(reason, 400)}): check the network and the name, log in with "
+                        "`hf auth login` if the model is gated, or give local files") from error
     finally:
         wrong = []
         for name, sha256 in new.items():        # huggingface_hub checks sizes only

@@ -162,6 +162,7 @@ def test_version_help_and_nothing_at_all(npgpt):
     assert code == 0 and all(name in out for name in COMMANDS)
     for name, summary in COMMANDS.items():      # said once more, because --help imports no command
         assert importlib.import_module(f"npgpt.cli.{name}").__doc__.splitlines()[0] == summary
+    assert "its last block_size // 2 tokens" in npgpt("sample", "--help")[1]
     refused(npgpt(), "COMMAND")
     refused(npgpt("fly"), "fly")
 

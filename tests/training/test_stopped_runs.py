@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import pty
+import resource
 import select
 import shutil
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from npgpt.checkpoints.run import find_checkpoint, locked
+from npgpt.files import write_atomically
 from npgpt.training.metrics import read_metrics
 from npgpt.training.trainer import Trainer
 from tests.conftest import TINY
@@ -101,6 +103,23 @@ def test_a_reader_that_goes_away_stops_training(npgpt):
         os.close(into)
         assert ended.returncode == code
         assert ended.stderr == ("npgpt: the reader of the output has gone: nothing was trained\n" if code else "")
+
+
+def test_a_disk_that_is_full_is_one_line_with_the_files_name(train, npgpt):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))
+    try:
+        result = train("--max-iters", 100_000, "--eval-interval", 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    refused(result, "npgpt: out/metrics.jsonl: File too large")
+    assert npgpt("train", "--resume", "--max-iters", 3)[0] == 0
+    with pytest.raises(OSError, match="/dev/full"):
+        write_atomically("/dev/full", b"1", follow=True)
+    with open("/dev/full", "w") as full:
+        sample = subprocess.run([sys.executable, "-m", "npgpt", "sample"], stdout=full,
+                                stderr=subprocess.PIPE, text=True)
+    refused((sample.returncode, "", sample.stderr), "npgpt: standard output: No space left on device")
 
 
 def test_a_message_that_nobody_can_read_changes_no_exit_code(npgpt, monkeypatch):
