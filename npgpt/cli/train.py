@@ -109,7 +109,10 @@ def run(args):
         raise UserError(f"there is no model {args.init_from!r} here: {INSTEAD[args.init_from]}")
     if args.backward is None:
         with connected():
-            return train(args)
+            code = train(args)
+            if code == READER_GONE:
+                end_if_failed(code)     # the other processes still train
+            return code
     check_path("--backward", args.backward)
     if args.kernels == "xla" or array_module(args.device) is not np:
         raise UserError("--backward trains on a CPU only, and by NumPy: leave --device and --kernels out")
@@ -165,7 +168,6 @@ def train(args, backwards=None):
                 how = f"{stopped(trainer)}; continue with: {resume_command(args)}"
             say(f"npgpt: the reader of the output has gone: {how}")
             sys.stdout = None       # Python would flush it at exit, and fail
-            end_if_failed(READER_GONE)
             return 128 + trainer.stop_signal if trainer and trainer.stop_signal else READER_GONE
 
 
