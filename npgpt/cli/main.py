@@ -117,8 +117,9 @@ def main(arguments=None):
     except BrokenPipeError:         # `npgpt … | head`: the reader has closed the pipe, which is no error
         sys.stdout, code = None, 0
     except OSError as error:
-        output = "standard output" if error.errno == errno.ENOSPC else None     # files are named
-        code = fail(error.strerror or error, error.filename or output)
+        if error.errno == errno.ENOSPC and error.filename is None:      # files are named
+            error.filename, sys.stdout = "standard output", None
+        code = fail(error.strerror or error, error.filename)
     except MemoryError as error:
         code = fail(f"out of memory ({error}): {LESS_MEMORY}")
     except ImportError as error:

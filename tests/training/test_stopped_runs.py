@@ -82,8 +82,9 @@ def test_a_terminal_that_closes_loses_nothing(npgpt, ignored, interval, code):
 
 
 @pytest.mark.usefixtures("npgpt")
-def test_a_reader_that_goes_away_stops_training(npgpt):
+def test_a_reader_that_goes_away_stops_training(npgpt, monkeypatch):
     """As in `npgpt train | head`; `npgpt sample | head` is no error."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     process = subprocess.Popen([*LONG, "--eval-interval", "5"], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)
     while not process.stdout.readline().startswith("step     5"):
@@ -105,7 +106,7 @@ def test_a_reader_that_goes_away_stops_training(npgpt):
         assert ended.stderr == ("npgpt: the reader of the output has gone: nothing was trained\n" if code else "")
 
 
-def test_a_disk_that_is_full_is_one_line_with_the_files_name(train, npgpt):
+def test_a_disk_that_is_full_is_one_line_with_the_files_name(train, npgpt, monkeypatch):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))
     try:
@@ -116,6 +117,7 @@ def test_a_disk_that_is_full_is_one_line_with_the_files_name(train, npgpt):
     assert npgpt("train", "--resume", "--max-iters", 3)[0] == 0
     with pytest.raises(OSError, match="/dev/full"):
         write_atomically("/dev/full", b"1", follow=True)
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     with open("/dev/full", "w") as full:
         sample = subprocess.run([sys.executable, "-m", "npgpt", "sample"], stdout=full,
                                 stderr=subprocess.PIPE, text=True)
