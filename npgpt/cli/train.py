@@ -131,7 +131,8 @@ def train(args, backwards=None):
     with contextlib.ExitStack() as stack:
         try:
             if args.resume:
-                find_checkpoint(args.out_dir)   # raises before a folder that is not a run gets a lock
+                # It raises before a folder that is not a run gets a lock.
+                find_checkpoint(args.out_dir)
                 if is_first():
                     stack.enter_context(locked(args.out_dir))
                     tidy(args.out_dir)
@@ -139,7 +140,8 @@ def train(args, backwards=None):
                 check_out_dir(args)
             trainer = trainer_of(plan(args), args, backwards)
             if not args.resume and is_first():
-                stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
+                # Last, when nothing else can go wrong.
+                stack.enter_context(locked(args.out_dir))
                 check_out_dir(args)
             print(f"model: {trainer.model}")
             print(f"data: {describe_split(trainer, 'train')} to train on, "

@@ -92,8 +92,9 @@ def test_a_models_text_cannot_steer_a_terminal(capsys, monkeypatch, on_terminal)
     assert capsys.readouterr().out == f"{text}\n{'-' * 60}\n{start}ab\n"
 
 
-@pytest.mark.parametrize("locale", [{"PYTHONIOENCODING": "cp1252"}, {"PYTHONIOENCODING": "ascii:strict"},
-                                    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
+@pytest.mark.parametrize("locale", [
+    {"PYTHONIOENCODING": "cp1252"}, {"PYTHONIOENCODING": "ascii:strict"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
 def test_redirected_output_is_utf8_in_every_locale(npgpt, tmp_path, locale):
     def run(*arguments):
         return subprocess.run([sys.executable, "-m", "npgpt", *arguments], capture_output=True,
