@@ -33,7 +33,7 @@ from tests.helpers.runs import refused
     (["train", "--resume=True"], "--resume takes no value: write --resume (see"),
     (["train", "--init_from=resume"], "continue the run in --out-dir, give --resume"),
     (["train", "--init-from", "scratch"], "leave --init-from out"),
-    (["train", "--corpus", "a.txt", "--corpus=b.txt"], "twice: put the texts into one file (see npgpt"),
+    (["train", "--corpus", "a.txt", "--corpus=b.txt"], "twice: put the texts into one file"),
     (["eval", "tiny", "--corpus=a.txt", "--corpus", "b.txt"], "--corpus was given twice"),
     (["info", "out", "more"], "unrecognized arguments: more"),
 ])

@@ -35,9 +35,9 @@ def once(monkeypatch, at, do):
     (signal.SIGINT, 1, 99, 4), (signal.SIGTERM, 1, 99, 4), (signal.SIGHUP, 1, 99, 4),
     (signal.SIGHUP, 2, 99, 4), (signal.SIGINT, 2, 99, 0), (signal.SIGINT, 2, 2, 2)])
 def test_a_run_that_stops_is_resumed(train, npgpt, tmp_path, monkeypatch, number, times, interval, saved):
-    """A second signal ends it at once, after a step that is in the metrics alone; tools/torture.py kills it.
+    """A second signal ends it at once, after a step that is in the metrics alone.
 
-    But a terminal that closes may send SIGHUP twice.
+    tools/torture.py kills it. But a terminal that closes may send SIGHUP twice.
     """
     stops = times == 1 or number == signal.SIGHUP
     with monkeypatch.context() as patch:
@@ -59,7 +59,8 @@ LONG = [sys.executable, "-m", "npgpt", "train", "--corpus", "text.txt", *TINY, "
 
 
 @pytest.mark.usefixtures("npgpt")
-@pytest.mark.parametrize(("ignored", "interval", "code"), [(False, "1000000", 129), (True, "1", 141)])
+@pytest.mark.parametrize(
+    ("ignored", "interval", "code"), [(False, "1000000", 129), (True, "1", 141)])
 def test_a_terminal_that_closes_loses_nothing(npgpt, ignored, interval, code):
     """It sends SIGHUP, and what is printed afterwards fails, also if that signal is ignored."""
     def take_terminal():
@@ -103,7 +104,8 @@ def test_a_reader_that_goes_away_stops_training(npgpt, monkeypatch):
                                stderr=subprocess.PIPE, text=True)
         os.close(into)
         assert ended.returncode == code
-        assert ended.stderr == ("npgpt: the reader of the output has gone: nothing was trained\n" if code else "")
+        gone = "npgpt: the reader of the output has gone: nothing was trained\n"
+        assert ended.stderr == (gone if code else "")
 
 
 def test_a_disk_that_is_full_is_one_line_with_the_files_name(train, npgpt, monkeypatch):
@@ -121,7 +123,8 @@ def test_a_disk_that_is_full_is_one_line_with_the_files_name(train, npgpt, monke
     with open("/dev/full", "w") as full:
         sample = subprocess.run([sys.executable, "-m", "npgpt", "sample"], stdout=full,
                                 stderr=subprocess.PIPE, text=True)
-    refused((sample.returncode, "", sample.stderr), "npgpt: standard output: No space left on device")
+    full = sample.returncode, "", sample.stderr
+    refused(full, "npgpt: standard output: No space left on device")
 
 
 def test_a_message_that_nobody_can_read_changes_no_exit_code(npgpt, monkeypatch):
