@@ -290,6 +290,8 @@ class GPT:
                edit: Edits | None = None) -> Iterator[np.ndarray]:
         """Return an iterator over the next token of each row, (B,) integers, each drawn on demand.
 
+        When a text no longer fits into block_size, all but its last block_size // 2 tokens are
+        forgotten: those are read again as a new text.
         temperature divides the logits: below 1 safer, above 1 wilder, 0 always the most likely
         token. top_k: keep the k most likely tokens only; top_p: keep the smallest set of most
         likely tokens whose probabilities reach p (nucleus sampling, Holtzman et al. 2019,

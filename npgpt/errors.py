@@ -1,6 +1,9 @@
 """UserError, and functions that make text from outside safe to print."""
 
+import re
 import traceback
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")       # category Cc, but not \t and \n
 
 
 class UserError(ValueError):
@@ -35,6 +38,11 @@ def one_line(text, most=1000):
 def printable(text, kept=""):
     """Replace characters that cannot be printed by escapes such as "\\x1b", except those in `kept`."""
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+
+
+def without_controls(text):
+    """Replace the control characters, which steer a terminal, by escapes such as "\\x1b"."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def raised_at(error, file):

@@ -111,7 +111,7 @@ def atomic_writer(path, follow=False):
     """
     path = Path(path)
     if follow and path.exists() and not path.is_file():
-        with open(path, "wb") as file:
+        with naming(path), open(path, "wb") as file:
             yield file
         return
     path = Path(os.path.realpath(path)) if follow else path
@@ -122,6 +122,16 @@ def atomic_writer(path, follow=False):
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def naming(path):
+    """Let errors of the disk within the block name `path`: those of a write name nothing."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def write_atomically(path, data, follow=False):

@@ -88,4 +88,8 @@ def npgpt(capsys, text_file, tmp_path, monkeypatch):
 @pytest.fixture
 def train(npgpt, text_file):
     """Train a tiny model on the text: train("--max-iters", 10) -> exit code, standard output, standard error."""
-    return lambda *arguments: npgpt("train", "--corpus", text_file, *TINY, *arguments)
+    def run(*arguments):
+        corpus = [] if "--corpus" in arguments else ["--corpus", text_file]
+        return npgpt("train", *corpus, *TINY, *arguments)
+
+    return run

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import errno
 import importlib
 import itertools
 import re
@@ -9,6 +10,7 @@ import sys
 import warnings
 
 import npgpt
+from npgpt.cli.output import say, set_encoding
 from npgpt.cli.processes import end_if_failed, is_connected, is_first, launched
 from npgpt.errors import UserError, one_line
 
@@ -28,6 +30,24 @@ COMMANDS = {        # npgpt/cli/<name>.py, which is imported only if it is the c
     "learn": "Learn backprop: one exercise after the other, each checked whenever you save its file.",
     "notebook": 'Write the lessons as Jupyter notebooks (needs the extra "notebook").',
 }
+# Flags of nanoGPT and other programs, and what is there instead.
+ELSEWHERE = {
+    "--lr": "it is --learning-rate here",
+    "--wd": "it is --weight-decay here",
+    "--steps": "it is --max-iters here",
+    "--num-steps": "it is --max-iters here",
+    "--iters": "it is --max-iters here",
+    "--dataset": "it is --corpus here",
+    "--start": "it is --prompt here",
+    "--decay-lr": "--lr-decay-iters 0 keeps the learning rate constant",
+    "--compile": "leave it out; --kernels xla compiles",
+    "--eval-only": "leave it out; npgpt eval measures the loss of a run",
+    "--always-save-checkpoint": "leave it out; the best and the latest checkpoint are kept",
+    "--wandb-log": "leave it out; metrics.jsonl has the losses, and npgpt plot draws them",
+    "--backend": "leave it out; mpiexec starts several processes",
+    "--out-dir": "give the folder alone, as MODEL",
+    "--init-from": "give the model alone, as MODEL",
+}
 LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
 
 
@@ -39,10 +59,20 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args, namespace=None):
         flags = self._option_string_actions         # of this command alone
+        given = []
         for i, argument in enumerate(itertools.takewhile("--".__ne__, args)):
-            name, *value = argument.partition("=")
-            if name.startswith("--") and name.replace("_", "-") in flags:
-                args = [*args[:i], name.replace("_", "-") + "".join(value), *args[i + 1:]]
+            name, sign, value = argument.partition("=")
+            flag = name.replace("_", "-")
+            if name.startswith("--") and flag in flags:
+                args = [*args[:i], flag + sign + value, *args[i + 1:]]
+                given.append(flag)
+                if sign and flags[flag].nargs == 0:
+                    spelled = " or ".join(flags[flag].option_strings)
+                    self.error(f"{name} takes no value: write {spelled}")
+            elif self.offers(ELSEWHERE.get(flag)):      # argparse takes --start="To be" for a MODEL
+                self.error(f"unknown flag {name}: {ELSEWHERE[flag]}")
+        if given.count("--corpus") > 1:
+            self.error("--corpus was given twice: put the texts into one file")
         namespace, unknown = super().parse_known_args(args, namespace)
         for argument in itertools.takewhile("--".__ne__, unknown):
             name = argument.partition("=")[0]
@@ -52,14 +82,21 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unknown flag {name}" + (f": did you mean {' or '.join(near)}?" if near else ""))
         return namespace, unknown
 
+    def offers(self, hint):
+        """Whether a hint is given, and this command has the flags and arguments in it."""
+        if hint is None or self._subparsers is not None:
+            return False
+        there = {*self._option_string_actions, *(action.dest.upper() for action in self._actions)}
+        return there.issuperset(re.findall("--[a-z-]+|[A-Z]+", hint))
+
     def error(self, message):
         raise UserError(f"{message} (see {self.prog} --help)")
 
 
 def main(arguments=None):
     """Run a command line, a list of strings (those of the process if None). Returns the exit code."""
-    if hasattr(sys.stdout, "reconfigure"):      # a terminal that lacks a character shows a question mark
-        sys.stdout.reconfigure(errors="replace")
+    for stream in (sys.stdout, sys.stderr):
+        set_encoding(stream)
     code = 1
     try:
         args = parse(arguments)
@@ -74,12 +111,14 @@ def main(arguments=None):
         with out_of_memory(LESS_MEMORY):
             warnings.filterwarnings("ignore", category=RuntimeWarning)  # a model that overflows is reported in one line
             code = args.function(args) or 0     # None, or 1 if a check failed
-        sys.stdout.flush()
+        print(end="", flush=True)               # to None if it is closed
     except UserError as error:
         code = fail(error)
     except BrokenPipeError:         # `npgpt … | head`: the reader has closed the pipe, which is no error
         sys.stdout, code = None, 0
     except OSError as error:
+        if error.errno == errno.ENOSPC and error.filename is None:      # files are named
+            error.filename, sys.stdout = "standard output", None
         code = fail(error.strerror or error, error.filename)
     except MemoryError as error:
         code = fail(f"out of memory ({error}): {LESS_MEMORY}")
@@ -87,7 +126,7 @@ def main(arguments=None):
         code = fail(f"{error}: this installation is incomplete, or the memory is full")
     except KeyboardInterrupt:
         if is_first():
-            print("interrupted", file=sys.stderr)
+            say("interrupted")
         code = 130          # what shells report for Ctrl-C
     finally:
         end_if_failed(code)
@@ -120,5 +159,5 @@ def fail(message, subject=None):
     line = f"{one_line(subject, 300)}: {message}" if subject else message
     who = "" if is_first() else f"process {launched()[1]}: "
     if is_first() or is_connected():        # before they are connected, all processes fail alike
-        print(f"npgpt: {who}{one_line(line)}", file=sys.stderr)
+        say(f"npgpt: {who}{one_line(line)}")
     return 2

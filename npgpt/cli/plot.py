@@ -1,6 +1,7 @@
 """Draw the loss curve of a run as a PNG (needs the extra "plot")."""
 
 import io
+import os
 import warnings
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def save_picture(run, out=None):
     records = read_metrics(run)
     if not records:
         raise UserError(f"{run} has no measurements yet: train some steps first")
+    # It draws to a file; matplotlib refuses to be imported with a backend that it does not know.
+    os.environ["MPLBACKEND"] = "agg"
     try:
         from matplotlib.figure import Figure
     except ImportError:

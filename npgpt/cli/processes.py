@@ -53,6 +53,7 @@ def connected():
     try:
         jax.distributed.initialize(address, count, number, gpu, heartbeat_timeout_seconds=SILENT)
         yield
+        jax.distributed.shutdown()      # waits for the others
     except (RuntimeError, ValueError) as error:
         if "Gloo" in str(error):        # the library by which JAX connects CPUs
             ENDING.acquire()
@@ -75,8 +76,11 @@ def replace_messages_of_jax():
     """Print one line instead of JAX's many when it aborts a process because another has ended."""
     nowhere, err = os.open(os.devnull, os.O_WRONLY), os.dup(2)
     out = os.dup(1) if is_first() else nowhere
-    sys.stdout = open(out, "w", 1, encoding=sys.stdout.encoding, errors="replace")
-    sys.stderr = open(err, "w", 1, encoding=sys.stderr.encoding, errors="replace")
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (
+        open(file, "w", 1, encoding=stream.encoding, errors=stream.errors)
+        for file, stream in zip((out, err), streams, strict=True)
+    )
     os.dup2(nowhere, 1)         # JAX's libraries print to 1 and 2
     os.dup2(nowhere, 2)
 
@@ -99,6 +103,6 @@ def end_if_failed(code):
     if code and is_connected():
         if sys.exception():
             traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
         os._exit(code)

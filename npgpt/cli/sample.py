@@ -1,4 +1,8 @@
-"""Write text with a trained model."""
+"""Write text with a trained model.
+
+When a text no longer fits into the model's context, all but its last block_size // 2 tokens are
+forgotten: those are read again as a new text.
+"""
 
 import contextlib
 import itertools
@@ -10,7 +14,7 @@ import numpy as np
 
 from npgpt.checks import check_whole, require
 from npgpt.cli.arguments import add_model_argument, add_special_argument, load_given_model
-from npgpt.errors import UserError, printable
+from npgpt.errors import UserError, printable, without_controls
 
 MOST_SAMPLES = 10_000
 LINE = 60               # characters in a `sample_line`
@@ -75,13 +79,19 @@ def continuations(model, tokenizer, prompt, n=1, stop=None, special=True, **samp
 
 
 def print_samples(model, tokenizer, prompt, n=1, stop=None, special=True, **sampling):
-    """Print a prompt with each of its `continuations`, as they are written."""
-    for i, pieces in enumerate(continuations(model, tokenizer, prompt, n, stop, special, **sampling)):
+    """Print a prompt with each of its `continuations`, as they are written.
+
+    On a terminal, control characters are escapes: the model may be a stranger's.
+    """
+    shown = without_controls if sys.stdout.isatty() else str
+    texts = continuations(model, tokenizer, prompt, n, stop, special, **sampling)
+    for i, pieces in enumerate(texts):
         if i:
             print("-" * 60)
-        sys.stdout.write(prompt + next(pieces, ""))     # together: XLA reports compilation before the first token
+        # Together: XLA reports compilation before the first token.
+        sys.stdout.write(shown(prompt + next(pieces, "")))
         for text in pieces:
-            sys.stdout.write(text)
+            sys.stdout.write(shown(text))
             sys.stdout.flush()
         sys.stdout.write("\n")
 

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import os
 import shlex
+import sys
 from collections import namedtuple
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,8 +29,9 @@ from npgpt.cli.arguments import (
     add_special_argument,
     given_fields,
 )
+from npgpt.cli.output import READER_GONE, is_reader_gone, say
 from npgpt.cli.plot import save_picture
-from npgpt.cli.processes import connected, is_first, launched
+from npgpt.cli.processes import connected, end_if_failed, is_first, launched
 from npgpt.cli.sample import default_prompt, print_samples, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens, print_special
 from npgpt.data.corpora import CORPORA, open_corpus
@@ -47,6 +49,9 @@ from npgpt.training.schedule import learning_rate
 from npgpt.training.trainer import Trainer, check_causal
 
 SAMPLE_TOKENS = 300
+# What nanoGPT's other values of init_from are here.
+INSTEAD = {"resume": "to continue the run in --out-dir, give --resume instead of --init-from",
+           "scratch": "to start with fresh weights, leave --init-from out"}
 DROPOUTS = {"dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "mlp_pdrop"}
 RATE_FIELDS = {"learning_rate", "min_lr", "warmup_iters", "lr_decay_iters"}
 EXAMPLES = """examples:
@@ -57,7 +62,8 @@ EXAMPLES = """examples:
   npgpt train --init-from gpt2 --freeze wte,wpe --corpus answers.jsonl
   npgpt train --corpus my.txt --val-fraction 0 --sampling sequential --epochs 1
 
-Ctrl-C saves and stops. At each evaluation, a line of sampled text is shown; at the end, loss.png is drawn (extra plot).
+Ctrl-C saves and stops (exit code 130), and so do SIGTERM and a terminal that is closed. At each
+evaluation, a line of sampled text is shown; at the end, loss.png is drawn (extra plot).
 """
 
 
@@ -102,9 +108,14 @@ Run = namedtuple("Run", "model train_tokens val_tokens tokenizer options corpus_
 
 def run(args):
     check_path("--out-dir", args.out_dir)
+    if args.init_from in INSTEAD and not os.path.exists(args.init_from):
+        raise UserError(f"there is no model {args.init_from!r} here: {INSTEAD[args.init_from]}")
     if args.backward is None:
         with connected():
-            return train(args)
+            code = train(args)
+            if code == READER_GONE:
+                end_if_failed(code)     # the other processes still train
+            return code
     check_path("--backward", args.backward)
     if args.kernels == "xla" or array_module(args.device) is not np:
         raise UserError("--backward trains on a CPU only, and by NumPy: leave --device and --kernels out")
@@ -118,35 +129,58 @@ def run(args):
 
 
 def train(args, backwards=None):
-    """Train, with the learner's `Backwards` if there are any."""
+    """Train, with the learner's `Backwards` if there are any. Returns the exit code."""
+    trainer = None
     with contextlib.ExitStack() as stack:
-        if args.resume:
-            find_checkpoint(args.out_dir)       # raises before a folder that is not a run gets a lock
-            if is_first():
-                stack.enter_context(locked(args.out_dir))
-                tidy(args.out_dir)
-        elif is_first():
-            check_out_dir(args)
-        trainer = trainer_of(plan(args), args, backwards)
-        if not args.resume and is_first():
-            stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
-            check_out_dir(args)
-        print(f"model: {trainer.model}")
-        print(f"data: {describe_split(trainer, 'train')} to train on, {describe_split(trainer, 'val')} to validate")
         try:
-            finished = trainer.run()
+            if args.resume:
+                # It raises before a folder that is not a run gets a lock.
+                find_checkpoint(args.out_dir)
+                if is_first():
+                    stack.enter_context(locked(args.out_dir))
+                    tidy(args.out_dir)
+            elif is_first():
+                check_out_dir(args)
+            trainer = trainer_of(plan(args), args, backwards)
+            if not args.resume and is_first():
+                # Last, when nothing else can go wrong.
+                stack.enter_context(locked(args.out_dir))
+                check_out_dir(args)
+            print(f"model: {trainer.model}")
+            print(f"data: {describe_split(trainer, 'train')} to train on, "
+                  f"{describe_split(trainer, 'val')} to validate")
+            if trainer.run():
+                picture = draw_if_possible(args.out_dir) if is_first() else ""
+                print_result(trainer, args.out_dir, picture, backwards)
+                code = 0
+            else:
+                print(f"stopped at step {trainer.step}, saved; "
+                      f"continue with: {resume_command(args)}")
+                code = 128 + trainer.stop_signal
+            print(end="", flush=True)
+            return code
         except BackwardError as error:
-            if trainer.saved_step is None:
+            if trainer is None or trainer.saved_step is None:
                 raise
-            if trainer.saved_step != trainer.step:
-                trainer.save()
-            raise UserError(f"{error}; stopped at step {trainer.step}, saved; fix it, and continue with: "
+            raise UserError(f"{error}; {stopped(trainer)}; fix it, and continue with: "
                             f"{resume_command(args)}") from None
-        picture = draw_if_possible(args.out_dir) if finished and is_first() else ""
-    if finished:
-        print_result(trainer, args.out_dir, picture, backwards)
-    else:
-        print(f"stopped at step {trainer.step}, saved; continue with: {resume_command(args)}")
+        except OSError as error:
+            if not is_reader_gone(error):
+                raise
+            if trainer is None or trainer.saved_step is None:
+                how = "nothing was trained"
+            else:
+                how = f"{stopped(trainer)}; continue with: {resume_command(args)}"
+            say(f"npgpt: the reader of the output has gone: {how}")
+            sys.stdout = None       # Python would flush it at exit, and fail
+            return 128 + trainer.stop_signal if trainer and trainer.stop_signal else READER_GONE
+
+
+def stopped(trainer):
+    """Save the step that a run has reached, and say so."""
+    if trainer.saved_step != trainer.step:
+        trainer.save()
+    return f"stopped at step {trainer.step}, saved"
 
 
 class OneOfMany(Trainer):
@@ -155,17 +189,18 @@ class OneOfMany(Trainer):
     If a signal reaches one of them, all stop at the next step that is logged.
     """
 
-    signalled = False
+    signalled = 0
 
-    def request_stop(self):
-        self.signalled = True
+    def request_stop(self, number):
+        self.signalled = number
 
     def train_step(self):
         record = super().train_step()
         if self.step % self.options.log_interval == 0:
             from jax.experimental.multihost_utils import process_allgather
 
-            self.stop_requested = bool(process_allgather(self.signalled).any())
+            if number := int(process_allgather(self.signalled).max()):
+                super().request_stop(number)
         return record
 
 
@@ -220,6 +255,7 @@ def print_line(trainer):
     """Print the beginning of a sample in one line; nothing if the tokenizer's vocabulary is missing."""
     with contextlib.suppress(UserError):
         tqdm.write(f"{'':12}{sample_line(trainer.model, trainer.tokenizer, trainer.options.seed)}")
+    print(end="", flush=True)       # whoever reads a pipe sees it now, and has gone if it fails
 
 
 def draw_if_possible(out_dir):

@@ -58,9 +58,10 @@ def fetch(repo_id, patterns, revision=None):
                                       local_files_only=bool(problem), tqdm_class=Bar))
     except Exception as error:      # includes errors of its HTTP library, which differs between its versions
         reason = str(problem or error).rpartition("\n\n")[2] or type(problem or error).__name__  # no request ids
-        raise UserError(f"{repo_id} is not in the local cache and cannot be downloaded ({one_line(reason, 400)}): "
-                        "check the network and the name, log in with `hf auth login` if the model is gated, or "
-                        "give local files") from error
+        folder = "" if repo_id in ALIASES.values() else f"there is no folder {repo_id} here, and "
+        raise UserError(f"{folder}{repo_id} is not in the local cache and cannot be downloaded "
+                        f"({one_line(reason, 400)}): check the network and the name, log in with "
+                        "`hf auth login` if the model is gated, or give local files") from error
     finally:
         wrong = []
         for name, sha256 in new.items():        # huggingface_hub checks sizes only

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from npgpt.checks import is_real
-from npgpt.files import check_regular, open_regular, write_atomically
+from npgpt.files import check_regular, naming, open_regular, write_atomically
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -14,7 +14,7 @@ def append_metrics(out_dir: str | os.PathLike, record: dict) -> None:
     """Append one record, a dict with a "step". Raises UserError if the file is not a regular one, OSError."""
     path = Path(out_dir) / METRICS_FILE
     check_regular(path)
-    with open(path, "ab") as file:
+    with naming(path), open(path, "ab") as file:
         file.write((json.dumps(record) + "\n").encode())
 
 

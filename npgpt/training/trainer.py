@@ -84,7 +84,7 @@ class Trainer:
         self.step = 0                   # steps taken
         self.saved_step: int | None = None      # the step of the last checkpoint
         self.best_step, self.best_loss = 0, math.inf
-        self.stop_requested = False
+        self.stop_requested, self.stop_signal = False, 0
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a `Checkpoint` of the same model shape and corpus."""
@@ -94,8 +94,8 @@ class Trainer:
         self.best_step, self.best_loss = state["best_step"], state["best_loss"]
 
     def run(self, progress: bool | None = None) -> bool:
-        """Train to `max_iters`, or until Ctrl-C or SIGTERM, and save. Return True if it reached the
-        end.
+        """Train to `max_iters`, or until Ctrl-C, SIGTERM or SIGHUP, and save. Return True if it
+        reached the end.
 
         progress: whether to show a bar; by default, on a terminal and in a notebook.
         Raises NotFiniteError, leaving the last checkpoint, when the loss or the gradient is not
@@ -135,9 +135,9 @@ class Trainer:
                 self.save()
         return self.step >= options.max_iters
 
-    def request_stop(self) -> None:
-        """Let `run` end after the step in progress."""
-        self.stop_requested = True
+    def request_stop(self, number: int = 0) -> None:
+        """Let `run` end after the step in progress. number: of the signal that asks for it."""
+        self.stop_requested, self.stop_signal = True, number
 
     def train_step(self) -> dict:
         """Take one step, and return its record. On a GPU its values are still being computed, see

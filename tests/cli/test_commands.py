@@ -2,7 +2,9 @@
 
 import importlib
 import math
+import os
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -11,10 +13,10 @@ import pytest
 import npgpt as package
 from npgpt import GPT, GPTConfig
 from npgpt.cli.main import COMMANDS
-from npgpt.cli.sample import default_prompt, text_before
+from npgpt.cli.sample import default_prompt, print_samples, text_before
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.engine.memory import training_memory
-from tests.conftest import traced
+from tests.conftest import TINY, traced
 from tests.helpers.runs import refused
 
 
@@ -76,6 +78,39 @@ def test_samples_stop(npgpt):
     refused(npgpt("sample", "--stop", ""), "--stop must be at least one character")
 
 
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_a_models_text_cannot_steer_a_terminal(capsys, monkeypatch, on_terminal):
+    """Redirected, it is what the model wrote."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: on_terminal)
+    harmless = "a\tb\n\u3000中👩\u200d🔬\xa0é"
+    pieces = ["\x1b]52;c;eA==", "\x07\r\b", harmless, "\x7f\x9b2J"]
+    monkeypatch.setattr("npgpt.cli.sample.continuations", lambda *_: [iter(pieces), iter("ab")])
+    print_samples(None, None, "\x85")
+    shown = r"\x85\x1b]52;c;eA==\x07\r\x08" + harmless + r"\x7f\x9b2J"
+    text = shown if on_terminal else "".join(["\x85", *pieces])
+    start = r"\x85" if on_terminal else "\x85"
+    assert capsys.readouterr().out == f"{text}\n{'-' * 60}\n{start}ab\n"
+
+
+@pytest.mark.parametrize("locale", [
+    {"PYTHONIOENCODING": "cp1252"}, {"PYTHONIOENCODING": "ascii:strict"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
+def test_redirected_output_is_utf8_in_every_locale(npgpt, tmp_path, locale):
+    def run(*arguments):
+        return subprocess.run([sys.executable, "-m", "npgpt", *arguments], capture_output=True,
+                              env={**os.environ, **locale})
+
+    (tmp_path / "text.txt").write_text("道可道,非常道。" * 50, encoding="utf-8")
+    assert npgpt("train", "--corpus", "text.txt", *TINY, "--max-iters", 1)[0] == 0
+    command = "sample", "--max-new-tokens", "20"
+    text = npgpt(*command)[1]
+    assert len(text) > 20 and not text.isascii()
+    sample = run(*command)
+    assert (sample.returncode, sample.stdout.decode(), sample.stderr) == (0, text, b"")
+    (tmp_path / "preset.toml").write_text('"道" = 3', encoding="utf-8")
+    refused((2, "", run("info", "--preset", "preset.toml").stderr.decode()), "道")
+
+
 @pytest.mark.usefixtures("run")
 def test_eval_prints_consistent_figures_for_each_split(npgpt, text_file):
     printed = [npgpt("eval", "--split", split)[1] for split in ("train", "val", "all")]
@@ -128,6 +163,7 @@ def test_version_help_and_nothing_at_all(npgpt):
     assert code == 0 and all(name in out for name in COMMANDS)
     for name, summary in COMMANDS.items():      # said once more, because --help imports no command
         assert importlib.import_module(f"npgpt.cli.{name}").__doc__.splitlines()[0] == summary
+    assert "its last block_size // 2 tokens" in npgpt("sample", "--help")[1]
     refused(npgpt(), "COMMAND")
     refused(npgpt("fly"), "fly")
 

@@ -1,13 +1,23 @@
 """Runs that are killed, fail to save, share a folder, or have damaged files: nothing is lost, and one line says why."""
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
+import resource
+import select
 import shutil
 import signal
+import subprocess
+import sys
+import termios
+from pathlib import Path
 
 import pytest
 
 from npgpt.checkpoints.run import find_checkpoint, locked
+from npgpt.files import write_atomically
 from npgpt.training.metrics import read_metrics
 from npgpt.training.trainer import Trainer
 from tests.conftest import TINY
@@ -22,14 +32,19 @@ def once(monkeypatch, at, do):
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(("number", "times", "interval", "saved"), [
-    (signal.SIGINT, 1, 99, 4), (signal.SIGTERM, 1, 99, 4), (signal.SIGINT, 2, 99, 0), (signal.SIGINT, 2, 2, 2)])
+    (signal.SIGINT, 1, 99, 4), (signal.SIGTERM, 1, 99, 4), (signal.SIGHUP, 1, 99, 4),
+    (signal.SIGHUP, 2, 99, 4), (signal.SIGINT, 2, 99, 0), (signal.SIGINT, 2, 2, 2)])
 def test_a_run_that_stops_is_resumed(train, npgpt, tmp_path, monkeypatch, number, times, interval, saved):
-    """A second signal ends it at once, after a step that is in the metrics alone; tools/torture.py kills it."""
+    """A second signal ends it at once, after a step that is in the metrics alone.
+
+    tools/torture.py kills it. But a terminal that closes may send SIGHUP twice.
+    """
+    stops = times == 1 or number == signal.SIGHUP
     with monkeypatch.context() as patch:
         once(patch, 3, lambda: [signal.raise_signal(number) for _ in range(times)])
         code, out, err = train("--max-iters", 6, "--eval-interval", interval)
-    assert (code, err) == ((0, "") if times == 1 else (130, "interrupted\n"))
-    assert times == 2 or "stopped at step 4, saved; continue with: npgpt train --resume --out-dir out\n" in out
+    assert (code, err) == ((128 + number, "") if stops else (130, "interrupted\n"))
+    assert not stops or "stopped at step 4, saved; continue with: npgpt train --resume --out-dir out\n" in out
     assert find_checkpoint("out").name == f"step-{saved:08d}"
     for end in (5, 6):
         assert npgpt("train", "--resume", "--max-iters", end)[0] == 0
@@ -37,6 +52,88 @@ def test_a_run_that_stops_is_resumed(train, npgpt, tmp_path, monkeypatch, number
     assert bits("out") == bits("whole") and nothing_left(tmp_path / "out")
     assert [r["step"] for r in read_metrics("out") if "val_loss" in r].count(0) == 1
     assert [r["step"] for r in read_metrics("out") if "loss" in r] == [1, 2, 3, 4, 5, 6]
+
+
+LONG = [sys.executable, "-m", "npgpt", "train", "--corpus", "text.txt", *TINY, "--kernels", "numpy",
+        "--max-iters", "1000000"]
+
+
+@pytest.mark.usefixtures("npgpt")
+@pytest.mark.parametrize(
+    ("ignored", "interval", "code"), [(False, "1000000", 129), (True, "1", 141)])
+def test_a_terminal_that_closes_loses_nothing(npgpt, ignored, interval, code):
+    """It sends SIGHUP, and what is printed afterwards fails, also if that signal is ignored."""
+    def take_terminal():
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+
+    terminal, its = pty.openpty()
+    process = subprocess.Popen([*LONG, "--eval-interval", interval], stdin=its, stdout=its,
+                               stderr=its, start_new_session=True, preexec_fn=take_terminal)
+    os.close(its)
+    metrics = Path("out/metrics.jsonl")
+    while not (metrics.exists() and '"loss"' in metrics.read_text()):
+        if select.select([terminal], [], [], 0.1)[0]:
+            os.read(terminal, 4096)
+    os.close(terminal)
+    assert process.wait() == code
+    step = max(record["step"] for record in read_metrics("out"))
+    assert step > 0 and find_checkpoint("out").name == f"step-{step:08d}"
+    assert npgpt("train", "--resume", "--max-iters", step + 1)[0] == 0
+
+
+@pytest.mark.usefixtures("npgpt")
+def test_a_reader_that_goes_away_stops_training(npgpt, monkeypatch):
+    """As in `npgpt train | head`; `npgpt sample | head` is no error."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    process = subprocess.Popen([*LONG, "--eval-interval", "5"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    while not process.stdout.readline().startswith("step     5"):
+        pass
+    process.stdout.close()
+    assert process.wait() == 141
+    step = int(find_checkpoint("out").name.removeprefix("step-"))
+    assert step >= 5 and process.stderr.read() == (
+        f"npgpt: the reader of the output has gone: stopped at step {step}, saved; "
+        "continue with: npgpt train --resume --out-dir out\n")
+    assert npgpt("train", "--resume", "--max-iters", step + 1)[0] == 0
+    for command, code in (("train --overwrite --corpus text.txt", 141), ("sample", 0)):
+        closed, into = os.pipe()
+        os.close(closed)
+        ended = subprocess.run([sys.executable, "-m", "npgpt", *command.split()], stdout=into,
+                               stderr=subprocess.PIPE, text=True)
+        os.close(into)
+        assert ended.returncode == code
+        gone = "npgpt: the reader of the output has gone: nothing was trained\n"
+        assert ended.stderr == (gone if code else "")
+
+
+def test_a_disk_that_is_full_is_one_line_with_the_files_name(train, npgpt, monkeypatch):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))
+    try:
+        result = train("--max-iters", 100_000, "--eval-interval", 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    refused(result, "npgpt: out/metrics.jsonl: File too large")
+    assert npgpt("train", "--resume", "--max-iters", 3)[0] == 0
+    with pytest.raises(OSError, match="/dev/full"):
+        write_atomically("/dev/full", b"1", follow=True)
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    with open("/dev/full", "w") as full:
+        sample = subprocess.run([sys.executable, "-m", "npgpt", "sample"], stdout=full,
+                                stderr=subprocess.PIPE, text=True)
+    full = sample.returncode, "", sample.stderr
+    refused(full, "npgpt: standard output: No space left on device")
+
+
+def test_a_message_that_nobody_can_read_changes_no_exit_code(npgpt, monkeypatch):
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr("sys.stderr", full)
+        assert npgpt("sample", "nowhere")[0] == 2
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
 
 
 def test_the_users_own_files_in_a_run_stay(train, npgpt, tmp_path):

@@ -32,6 +32,7 @@ PIECES = [re.compile(pattern.encode()) for pattern in (         # in JSON, TOML 
     VALUE, rf'"[^"]*"\s*:\s*(?:{VALUE}|[\[{{])\s*,?', r"\{[^{}]*\}|\[[^][]*\]", r"[^\n]+\n")]
 NASTY_NUMBERS = ["-{}", "{}0", "{}.5", "{}e9", '"{}"', "{}1"]
 
+TOKENS = f"{TINY} --corpus tokens --out-dir new/run --max-iters 1"
 NEW = f"{TINY} --corpus text.txt --out-dir new/run --max-iters 1"
 TUNED = f"{WORK} --corpus text.txt --out-dir new/run --max-iters 1"
 RESUMED = f"train --resume --out-dir out --max-iters 3 {WORK}"
@@ -44,7 +45,7 @@ TOKENIZER = [*MODEL, f"train --tokenizer hf:model {NEW}",
              "data prepare text.txt --tokenizer hf:model/tokenizer.json --out new/it"]
 FAMILIES = ["wordpiece", "bpe"]
 READERS = {"char": OUT, "char-model": MODEL, "shards": MODEL,       # folder -> commands that read it
-           **{name: ["eval out --corpus tokens", f"train {NEW} --corpus tokens"] for name in ("tokens", "documents")},
+           **{name: ["eval out --corpus tokens", f"train {TOKENS}"] for name in ("tokens", "documents")},
            "text": [f"train {NEW}", "data prepare text.txt --tokenizer char --out new/it"],
            "preset": ["info --preset preset.toml", f"train --preset preset.toml {NEW}"],
            "exercise": ["exercise"],

@@ -27,7 +27,7 @@ FROM_HALF = {
     "export": "export out --out new/exported", "plot": "plot out --out new/loss.png",
     "prepare": "data prepare text.txt --tokenizer char --out new/prepared"}
 COMMANDS = ANEW | FROM_HALF
-KILLED = (0, -signal.SIGKILL, -signal.SIGTERM, 130)
+KILLED = (0, -signal.SIGKILL, -signal.SIGTERM, 130, 143)
 
 End = namedtuple("End", "seconds changes made")     # of a command that was not disturbed
 

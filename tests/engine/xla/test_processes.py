@@ -118,7 +118,7 @@ def test_a_signal_to_one_stops_all_after_the_same_step(start, i, sent, by):
     processes.wait_for("step    10")
     processes.all[i].send_signal(sent)
     (code, out, err), other = processes.ends()
-    assert (code, err) == (0, []) and other == (0, "", [])
+    assert (code, err) == (128 + sent, []) and other == (128 + sent, "", [])
     step = int(re.search(r"^stopped at step (\d+), saved; continue with: ", out, re.M)[1])
     assert step % 3 == 0 and find_checkpoint("out").name == f"step-{step:08d}"
 
