@@ -30,24 +30,24 @@ COMMANDS = {        # npgpt/cli/<name>.py, which is imported only if it is the c
     "learn": "Learn backprop: one exercise after the other, each checked whenever you save its file.",
     "notebook": 'Write the lessons as Jupyter notebooks (needs the extra "notebook").',
 }
-# Flags of nanoGPT and other programs, and what is there instead.
-ELSEWHERE = {
-    "--lr": "it is --learning-rate here",
-    "--wd": "it is --weight-decay here",
-    "--steps": "it is --max-iters here",
-    "--num-steps": "it is --max-iters here",
-    "--iters": "it is --max-iters here",
-    "--dataset": "it is --corpus here",
-    "--start": "it is --prompt here",
-    "--decay-lr": "--lr-decay-iters 0 keeps the learning rate constant",
-    "--compile": "leave it out; --kernels xla compiles",
-    "--eval-only": "leave it out; npgpt eval measures the loss of a run",
-    "--always-save-checkpoint": "leave it out; the best and the latest checkpoint are kept",
-    "--wandb-log": "leave it out; metrics.jsonl has the losses, and npgpt plot draws them",
-    "--backend": "leave it out; mpiexec starts several processes",
-    "--out-dir": "give the folder alone, as MODEL",
-    "--init-from": "give the model alone, as MODEL",
+# Flags of nanoGPT and other programs: what is there instead -> their names.
+INSTEAD = {
+    "it is --learning-rate here": "--lr",
+    "it is --weight-decay here": "--wd",
+    "it is --max-iters here": "--steps --num-steps --iters",
+    "it is --corpus here": "--dataset",
+    "it is --prompt here": "--start",
+    "--lr-decay-iters 0 keeps the learning rate constant": "--decay-lr",
+    "leave it out; --kernels xla compiles": "--compile",
+    "leave it out; npgpt eval measures the loss of a run": "--eval-only",
+    "leave it out; the best and the latest checkpoint are kept": "--always-save-checkpoint",
+    "leave it out; metrics.jsonl has the losses, and npgpt plot draws them":
+        "--wandb-log --wandb-project --wandb-run-name",
+    "leave it out; mpiexec starts several processes": "--backend",
+    "give the folder alone, as MODEL": "--out-dir",
+    "give the model alone, as MODEL": "--init-from",
 }
+ELSEWHERE = {flag: hint for hint, flags in INSTEAD.items() for flag in flags.split()}
 LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
 
 
