@@ -7,9 +7,10 @@ from npgpt.api import GPT, BlockFile, Name
 from npgpt.arrays import DTYPES
 from npgpt.checkpoints.load import find_model
 from npgpt.checkpoints.run import Checkpoint, find_checkpoint, is_run, read_checkpoint
+from npgpt.checkpoints.tokenizer_files import read_tokenizer
 from npgpt.checks import check_choice
 from npgpt.data.tokenizer_base import Tokenizer
-from npgpt.data.tokenizers import TOKENIZER_FILE, GPT2Tokenizer, load_tokenizer, make_tokenizer
+from npgpt.data.tokenizers import TOKENIZER_FILE, GPT2Tokenizer, load_tokenizer
 from npgpt.errors import UserError
 from npgpt.model.block import GPT2, read_block
 from npgpt.training.options import options_of
@@ -77,16 +78,19 @@ def load_model(
 
 
 def model_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
-    """Return a model's tokenizer: npgpt's own file, a tokenizer.json, or GPT-2's if the vocabulary has its size."""
+    """Return a model's tokenizer: npgpt's own file, else transformers' files, else GPT-2's if the
+    vocabulary has its size.
+    """
+    tokenizer: Tokenizer | None
     if (folder / TOKENIZER_FILE).exists():
         tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
-    elif vocab_size == GPT2Tokenizer.vocab_size:
-        tokenizer = GPT2Tokenizer()
-    elif (folder / "tokenizer.json").exists():
-        tokenizer = make_tokenizer(f"hf:{folder / 'tokenizer.json'}")
     else:
-        raise UserError(f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json: copy the "
-                        "model's tokenizer there")
+        tokenizer = read_tokenizer(folder)
+    if tokenizer is None and vocab_size == GPT2Tokenizer.vocab_size:
+        tokenizer = GPT2Tokenizer()
+    if tokenizer is None:
+        raise UserError(f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json, nor "
+                        "vocab.json with merges.txt: copy the model's tokenizer there")
     if tokenizer.vocab_size > vocab_size:
         raise UserError(f"the tokenizer in {folder} has {tokenizer.vocab_size} tokens, but the model only "
                         f"{vocab_size}: copy the model's tokenizer there")
