@@ -31,7 +31,7 @@ END = "<|endoftext|>"
 BEGIN_OF_TEXT = ("<s>", "<bos>", "[BOS]", "[CLS]", END)        # the first one counts
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized")       # of an added token
 
-# Byte-level tokens are spelled with these characters: a printable byte is itself, others are from U+0100.
+# How byte-level tokens spell a byte: a printable one is itself, the others are from U+0100 on.
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 OTHERS = sorted({*range(256)} - {*PRINTABLE})
 BYTES = {byte: chr(byte) for byte in PRINTABLE} | {
@@ -191,7 +191,7 @@ def is_gpt2(description: dict) -> bool:
 
 
 def describe(tokenizer: Tokenizer) -> dict | None:
-    """Return the contents of a tokenizer.json that encodes as `tokenizer`, or None if it has no text.
+    """Return the contents of a tokenizer.json that encodes as `tokenizer`; None if it has no text.
 
     Raises UserError if GPT-2's vocabulary is neither cached nor downloaded.
     """
