@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from npgpt.checkpoints.config_json import read_config
-from npgpt.checkpoints.tensorfile import TensorFile, check_tensors
+from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, same_values
 from npgpt.checks import shown
 from npgpt.errors import UserError
 from npgpt.files import read_json
@@ -43,7 +43,8 @@ def open_model(
     of that config.
 
     Everything is checked before anything large is allocated. If the weights are GPT-2's, `fill`
-    draws what an own block adds to them, and names it on standard error. Raises UserError for a
+    draws what an own block adds to them, and names it on standard error. A stored head that differs
+    from the embedding makes the config untied; `fill` says so. Raises UserError for a
     config that npgpt does not support, a damaged file, and tensors that are missing, extra, or of
     the wrong shape or type.
     """
@@ -54,9 +55,15 @@ def open_model(
         tensors = TensorFile(file)
         for name in tensors.shapes:
             ours = name.removeprefix("transformer.")
-            if MASK_BUFFER.fullmatch(ours) or ours == "lm_head.weight" and config.tie_word_embeddings:
-                continue
-            stored[ours] = tensors, name
+            if not MASK_BUFFER.fullmatch(ours):
+                stored[ours] = tensors, name
+    head, wte = stored.get("lm_head.weight"), stored.get("wte.weight")
+    untie = False
+    if head and wte and config.tie_word_embeddings:
+        untie = not same_values(head, wte)
+        config = dataclasses.replace(config, tie_word_embeddings=not untie)
+        if not untie:
+            del stored["lm_head.weight"]
     shapes, gpt2 = (
         parameter_shapes(config),
         parameter_shapes(dataclasses.replace(config, block=GPT2)),
@@ -66,6 +73,12 @@ def open_model(
     check_tensors({name: shapes[name] for name in shapes if name not in drawn}, stored, path)
 
     def fill(params):
+        if untie:
+            print(
+                f"npgpt: {path}: lm_head.weight differs from wte.weight, so the model is untied, "
+                "though its config says tied",
+                file=sys.stderr,
+            )
         for name, (file, stored_name) in stored.items():
             file.read_into(stored_name, params[name])
         if drawn:
