@@ -6,7 +6,13 @@ from pathlib import Path
 from npgpt.api import GPT, BlockFile, Name
 from npgpt.arrays import DTYPES
 from npgpt.checkpoints.load import find_model
-from npgpt.checkpoints.run import Checkpoint, find_checkpoint, is_run, read_checkpoint
+from npgpt.checkpoints.run import (
+    Checkpoint,
+    find_checkpoint,
+    is_run,
+    read_checkpoint,
+    read_while_it_trains,
+)
 from npgpt.checkpoints.tokenizer_files import read_tokenizer
 from npgpt.checks import check_choice
 from npgpt.data.tokenizer_base import Tokenizer
@@ -58,8 +64,20 @@ def load_model(
     (the dropouts).
 
     freeze: as in `GPT`; None: what a run with a block of its own has frozen, and nothing else.
+    A run may save and delete checkpoints meanwhile.
     """
-    checkpoint, block = None, read_block(block)
+    block = read_block(block)
+    where = device, threads, kernels
+
+    def read():
+        return read_model(name, revision, which, dtype, where, freeze, block, config_fields)
+
+    return read_while_it_trains(name, read)
+
+
+def read_model(name, revision, which, dtype, where, freeze, block, config_fields):
+    """Return the `Loaded` of `load_model`, by one try."""
+    checkpoint = None
     if is_run(name):
         checkpoint = read_checkpoint(find_checkpoint(name, which), block)
         found, tokenizer = checkpoint.folder, checkpoint.tokenizer
@@ -70,8 +88,7 @@ def load_model(
     else:
         found, dtype = find_model(name, revision), "float32" if dtype is None else dtype
     folder = found.parent if found.suffix == ".safetensors" else found
-    model = GPT.from_pretrained(found, None, dtype, device, threads, kernels, freeze or (), block,
-                                **config_fields)
+    model = GPT.from_pretrained(found, None, dtype, *where, freeze or (), block, **config_fields)
     if checkpoint is None:
         tokenizer = model_tokenizer(folder, model.config.vocab_size)
     return Loaded(model, tokenizer, folder, checkpoint)

@@ -20,6 +20,10 @@ from npgpt.files import open_regular
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}      # bfloat16: the upper half of a float32's bits
 NAMES = {"float16": "F16", "float32": "F32", "float64": "F64"}
+TRANSPOSED = (
+    "; this is the layout of nn.Linear: transpose the weights of c_attn, c_fc and c_proj, also of "
+    "attn.c_proj, which is square, so that its shape does not show it"
+)
 CHUNK = 1 << 20         # values converted at a time
 
 
@@ -94,16 +98,21 @@ def check_tensors(shapes, stored, path):
     shapes: name -> the right shape. stored: name -> (a `TensorFile`, the name there).
     """
     complaints = [f"{name} is extra" for name in stored if name not in shapes]
+    transposed = False
     for name, shape in shapes.items():
         file, stored_name = stored.get(name, (None, name))
         if file is None:
             complaints.append(f"{name} is missing")
         elif file.shapes[stored_name] != shape:
-            complaints.append(f"{name} has the shape {file.shapes[stored_name]} instead of {shape}")
+            found = file.shapes[stored_name]
+            complaints.append(f"{name} has the shape {found} instead of {shape}")
+            transposed |= name.endswith("c_attn.weight") and found == shape[::-1]
         elif file.dtype(stored_name) not in DTYPES:
             complaints.append(f"{name} is stored as {file.dtype(stored_name)}, not as floats of 16 to 64 bits")
     if complaints:
-        raise UserError(f"{path} does not fit the model's config: {', '.join(complaints[:5])}")
+        hint = TRANSPOSED if transposed else ""
+        shown = ", ".join(complaints[:5])
+        raise UserError(f"{path} does not fit the model's config: {shown}{hint}")
 
 
 def write_tensors(file: BinaryIO, tensors: dict) -> None:
