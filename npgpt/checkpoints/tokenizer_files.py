@@ -29,7 +29,7 @@ FILES = (
 GPT2_SHA256 = "d87e6c52eb5ed462a6b806fdea23a777afd8e5ccef882a07bf7d4cb2dff5c1cf"    # of is_gpt2
 END = "<|endoftext|>"
 BEGIN_OF_TEXT = ("<s>", "<bos>", "[BOS]", "[CLS]", END)        # the first one counts
-FLAGS = ("single_word", "lstrip", "rstrip", "normalized")       # of an added token
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")       # of an added token
 
 # How byte-level tokens spell a byte: a printable one is itself, the others are from U+0100 on.
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -99,34 +99,32 @@ def added_tokens(folder, config, vocab):
 
     config: the contents of tokenizer_config.json. A token whose id is stored nowhere is left out.
     """
-    added = read_dict(folder / "added_tokens.json")         # content -> id
-    special = {}                                            # content -> its flags, if there are any
-    for name, value in {**read_dict(folder / "special_tokens_map.json"), **config}.items():
-        if not name.endswith(("_token", "_special_tokens")):
-            continue
-        for token in value if isinstance(value, list) else [value]:
+    added = read_dict(folder / "added_tokens.json")
+    found = {content: {"id": i} for content, i in added.items()}
+    decoder = config.get("added_tokens_decoder")
+    for i, token in decoder.items() if isinstance(decoder, dict) else ():
+        match token:
+            case {"content": str(content)} if i.isdecimal():
+                found[content] = {**token, "id": int(i)}
+    special = {**read_dict(folder / "special_tokens_map.json"), **config}
+    for name in special:
+        tokens = special[name] if name.endswith(("_token", "_special_tokens")) else []
+        for token in tokens if isinstance(tokens, list) else [tokens]:
             match token:
-                case str():
-                    special.setdefault(token, {})
-                case {"content": str(content)}:
-                    special.setdefault(content, token)
-    match config:
-        case {"added_tokens_decoder": dict(decoder)}:
-            for i, token in decoder.items():
-                match token:
-                    case {"content": str(content)} if i.isdecimal():
-                        added[content] = int(i)
-                        if token.get("special"):
-                            special[content] = token
-    special = special or {END: {}}
-    known = {**vocab, **added}
-    if not all(isinstance(i, int) for i in known.values()):
-        raise UserError(f"the tokenizer in {folder} has ids that are not integers: copy it again")
-    ids = {content: known[content] for content in {*added, *special} & {*known}}
-    tokens = []
-    for content, i in ids.items():
-        flags = {name: special.get(content, {}).get(name, False) for name in FLAGS}
-        tokens.append({"id": i, "content": content, **flags, "special": content in special})
+                case str(content) | {"content": str(content)}:
+                    flags = token if isinstance(token, dict) else {}
+                    found[content] = {**flags, **found.get(content, {}), "special": True}
+    if not any(token.get("special") for token in found.values()):
+        found[END] = {**found.get(END, {}), "special": True}
+    ids = {content: found[content].get("id", vocab.get(content)) for content in found}
+    tokens = [
+        {"id": ids[content], "content": content}
+        | {flag: token.get(flag, False) for flag in FLAGS}
+        for content, token in found.items()
+        if ids[content] is not None
+    ]
+    if not all(isinstance(token["id"], int) for token in tokens):
+        raise UserError(f"the tokenizer in {folder} has ids that are not integers: copy it")
     return sorted(tokens, key=lambda token: token["id"])
 
 
@@ -210,7 +208,7 @@ def describe(tokenizer: Tokenizer) -> dict | None:
             longer = sorted((token for token in ranks if len(token) > 1), key=ranks.__getitem__)
             merges = [[spelled(part) for part in last_merge(token, ranks)] for token in longer]
             end = {"id": GPT2Tokenizer.eos_token_id, "content": END}
-            added = {**end, **dict.fromkeys(FLAGS, False), "special": True}
+            added = {**dict.fromkeys(FLAGS, False), **end, "special": True}
             vocab[END] = GPT2Tokenizer.eos_token_id
             return bpe(vocab, merges, byte_level(), byte_level(), [added])
     return None

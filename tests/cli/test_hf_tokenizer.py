@@ -96,6 +96,7 @@ def test_a_vocabulary_of_gpt2s_size_is_read_with_the_models_own_tokens(npgpt, fo
 
 
 def test_ids_that_are_permuted_are_not_gpt2s_and_gpt2s_need_no_extra(npgpt, gpt2, monkeypatch):
+    pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     folder, description = save_model_of(OWN_SIZE), describe(gpt2)
     path, vocab = folder / "tokenizer.json", description["model"]["vocab"]
     one_string = [" ".join(pair) for pair in description["model"]["merges"]]
@@ -104,7 +105,17 @@ def test_ids_that_are_permuted_are_not_gpt2s_and_gpt2s_need_no_extra(npgpt, gpt2
     differs = {
         "vocab": {"model": {**description["model"], "vocab": permuted}},
         "merges": {"model": {**description["model"], "merges": one_string[::-1]}},
-        "dropout": {"model": {**description["model"], "dropout": 0.5}},
+        **{
+            field: {"model": {**description["model"], field: value}}
+            for field, value in {
+                "dropout": 0.5,
+                "ignore_merges": True,
+                "continuing_subword_prefix": "##",
+                "end_of_word_suffix": "</w>",
+            }.items()
+        },
+        "post": {"post_processor": {"type": "BertProcessing", "sep": ["a", 1], "cls": ["b", 2]}},
+        "end": {"post_processor": {"type": "TemplateProcessing", "special_tokens": {"a": {}}}},
         "prefix": {"pre_tokenizer": {**description["pre_tokenizer"], "add_prefix_space": True}},
         "regex": {"pre_tokenizer": {**description["pre_tokenizer"], "use_regex": False}},
         "normalizer": {"normalizer": {"type": "Lowercase"}},
@@ -118,7 +129,12 @@ def test_ids_that_are_permuted_are_not_gpt2s_and_gpt2s_need_no_extra(npgpt, gpt2
     assert load(folder)[1].encode("To be, 2024").tolist() == expected
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     refused(npgpt("sample", folder), 'pip install "npgpt[hf]"', path)
-    same = description | {"model": {**description["model"], "merges": one_string}}
+    same = {
+        **description,
+        "model": {**description["model"], "merges": one_string},
+        "post_processor": {"type": "TemplateProcessing", "special_tokens": {}},
+        "added_tokens": [],
+    }
     path.write_text(json.dumps(same, indent=1))
     assert load(folder)[1].kind == "gpt2"
     path.unlink()
@@ -145,7 +161,13 @@ def test_special_and_added_tokens_beside_vocab_json(npgpt, vocab_size, said):
         "added_tokens.json": {"<|pad|>": 297, "plain": 298},
         "special_tokens_map.json": {"eos_token": {"content": "</s>", "lstrip": False},
                                     "pad_token": "<|pad|>", "bos_token": "nowhere"},
-        "tokenizer_config.json": {"added_tokens_decoder": {"299": {"content": "</s>"}}},
+        "tokenizer_config.json": {
+            "added_tokens_decoder": {
+                "298": {"content": "plain", "lstrip": True},
+                "299": {"content": "</s>"},
+            },
+            "additional_special_tokens": ["T", {"content": "<|pad|>"}, 5],
+        },
     }
     for name, value in files.items():
         (folder / name).write_text(json.dumps(value))
@@ -153,7 +175,12 @@ def test_special_and_added_tokens_beside_vocab_json(npgpt, vocab_size, said):
         return refused(npgpt("sample", folder), said, "model only 299")
     tokenizer = load(folder)[1]
     assert (tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.vocab_size) == (299, 297, 300)
-    assert tokenizer.encode("plain").tolist() == [298]
+    assert tokenizer.encode(" plain").tolist() == [298]
+    added = {token["content"]: token for token in tokenizer.description["added_tokens"]}
+    assert {name: added[name]["special"] for name in added} == {
+        "<|pad|>": True, "plain": False, "</s>": True, "T": True
+    }
+    assert added["T"]["id"] == made["vocab"]["T"] and added["plain"]["lstrip"]
     assert 299 not in tokenizer.encode("</s>") and tokenizer.decode([299]) == "</s>"
 
 
@@ -162,7 +189,8 @@ def test_special_and_added_tokens_beside_vocab_json(npgpt, vocab_size, said):
     ("tokenizer.json", b"{}", "cannot be used"),
     ("tokenizer.json", b'{"model', "is not JSON"),
     ("vocab.json", b'{"a": 0}', "merges.txt cannot be read"),
-    ("vocab.json", b'{"a": "0"}', "ids that are not integers"),
+    ("added_tokens.json", b'{"b": "1"}', "ids that are not integers"),
+    ("vocab.json", b'{"a": "0"}', "vocab.json cannot be used"),
     ("merges.txt", b"a b c", "vocab.json cannot be used"),
     ("merges.txt", b"\xff", "merges.txt is not UTF-8"),
     ("tokenizer_config.json", b"5", "tokenizer_config.json is not a JSON object"),
@@ -170,11 +198,11 @@ def test_special_and_added_tokens_beside_vocab_json(npgpt, vocab_size, said):
 def test_damaged_files_of_a_tokenizer_are_named(npgpt, tmp_path, name, content, said):
     pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     folder = save_model_of(OWN_SIZE)
-    if name not in ("tokenizer.json", "vocab.json"):
+    if name != "tokenizer.json":
         (folder / "vocab.json").write_text('{"a": 0}')
         (folder / "merges.txt").write_text("")
-    if "integers" in said:
-        (folder / "merges.txt").write_text("")
+    if "merges.txt cannot" in said:
+        (folder / "merges.txt").unlink()
     (folder / name).write_bytes(content)
     refused(npgpt("sample", folder), said, folder)
 
@@ -244,6 +272,7 @@ def test_without_gpt2s_vocabulary_export_still_writes_the_weights(npgpt, monkeyp
 
 def test_files_that_were_not_used_are_not_copied(npgpt):
     """npgpt's own file counts; a tokenizer.json beside it may be another's."""
+    pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     folder = save_model_of(5)
     save_tokenizer(CharTokenizer("abcde"), folder / TOKENIZER_FILE)
     byte_pairs(folder / "tokenizer.json")
