@@ -82,14 +82,14 @@ class TensorFile:
 def same_values(a, b):
     """Return whether two tensors, each a (`TensorFile`, name), have equal shapes and numbers.
 
-    Their types may differ. NaN equals NaN.
+    Their types may differ.
     """
     (file_a, name_a), (file_b, name_b) = a, b
     stored = {file_a.dtype(name_a), file_b.dtype(name_b)}
     if file_a.shapes[name_a] != file_b.shapes[name_b] or not stored <= DTYPES.keys():
         return False
     pairs = zip(file_a.chunks(name_a), file_b.chunks(name_b), strict=True)
-    return all(np.array_equal(x, y, equal_nan=True) for x, y in pairs)
+    return all(np.array_equal(x, y) for x, y in pairs)
 
 
 def check_tensors(shapes, stored, path):

@@ -220,7 +220,7 @@ def test_a_run_is_found_between_two_looks_and_a_damaged_one_is_not_read_for_ever
     """The looks for new checkpoints, and for those that --overwrite renames."""
     empty, found = iter([[], []]), run.step_folders
     monkeypatch.setattr(run, "step_folders", lambda *args: next(empty, found(*args)))
-    assert run.is_run("out") and next(empty, None) is None
+    assert run.is_run(Path("out").resolve()) and next(empty, None) is None
     times = []
 
     def touched(folder):

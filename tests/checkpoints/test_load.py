@@ -50,7 +50,7 @@ def test_prefixes_that_torch_adds_are_named(folder, prefix, more):
     save_file({names[name]: tensors[name] for name in names}, folder / "model.safetensors")
     with pytest.raises(UserError, match=f"every tensor begins with '{prefix}', .*: remove it"):
         open_model(folder)
-    one = {**tensors, "transformer.module.odd": np.zeros(3)}
+    one = {**tensors, "module.odd": np.zeros(3)}
     save_file(one, folder / "model.safetensors")
     with pytest.raises(UserError, match="module.odd is extra"):
         open_model(folder)

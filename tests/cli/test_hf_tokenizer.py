@@ -91,12 +91,14 @@ def test_a_vocabulary_of_gpt2s_size_is_read_with_the_models_own_tokens(npgpt, fo
     for text in TEXTS:
         assert again(text)["input_ids"] == theirs(text)["input_ids"]
     assert load("exported")[1].to_dict() == tokenizer.to_dict()
+    for name in (form, "tokenizer_config.json"):
+        assert Path("exported", name).read_bytes() == (folder / name).read_bytes()
     (folder / TOKENIZER_FILE).write_text('{"kind": "gpt2"}')      # what npgpt has written counts
     assert load(folder)[1].kind == "gpt2"
 
 
 def test_ids_that_are_permuted_are_not_gpt2s_and_gpt2s_need_no_extra(npgpt, gpt2, monkeypatch):
-    pytest.importorskip("tokenizers", reason="the extra hf is not installed")
+    library = pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     folder, description = save_model_of(OWN_SIZE), describe(gpt2)
     path, vocab = folder / "tokenizer.json", description["model"]["vocab"]
     one_string = [" ".join(pair) for pair in description["model"]["merges"]]
@@ -143,6 +145,8 @@ def test_ids_that_are_permuted_are_not_gpt2s_and_gpt2s_need_no_extra(npgpt, gpt2
     assert load(folder)[1].kind == "gpt2"
     (folder / "merges.txt").write_text("\n".join(one_string[::-1]), "utf-8")
     refused(npgpt("sample", folder), 'pip install "npgpt[hf]"', folder / "vocab.json")
+    monkeypatch.setitem(sys.modules, "tokenizers", library)
+    assert load(folder)[1].eos_token_id == vocab["<|endoftext|>"]
     for name in ("vocab.json", "merges.txt"):
         (folder / name).unlink()
     assert load(folder)[1].kind == "gpt2"
