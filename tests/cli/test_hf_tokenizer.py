@@ -11,6 +11,7 @@ from npgpt import GPT, GPTConfig, UserError, load
 from npgpt.checkpoints.tokenizer_files import describe, is_gpt2, read_tokenizer
 from npgpt.data.hf_tokenizer import HFTokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
+from tests.helpers.hub_server import HubServer, point_client_at
 from tests.helpers.runs import refused
 from tests.helpers.tokenizers import MIXED, byte_pairs, word_pieces
 
@@ -290,3 +291,20 @@ def test_files_that_were_not_used_are_not_copied(npgpt):
     with pytest.raises(UserError, match="300 tokens"):
         load(folder)
     assert read_tokenizer(folder).vocab_size == 300
+
+
+def test_a_model_of_the_hub_brings_its_own_tokenizer(npgpt, tmp_path, monkeypatch):
+    """Also tokens that only added_tokens.json has."""
+    pytest.importorskip("tokenizers", reason="the extra hf is not installed")
+    folder = save_model_of(OWN_SIZE)
+    model = own_description(tmp_path / "made.json")["model"]
+    del model["vocab"][f"unused{OWN_SIZE - 1}"]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (folder / "merges.txt").write_text("\n".join(map(" ".join, model["merges"])), "utf-8")
+    (folder / "added_tokens.json").write_text(json.dumps({"added": OWN_SIZE - 1}))
+    with HubServer() as hub:
+        point_client_at(hub, tmp_path / "home", monkeypatch)
+        hub.add("somebody/gpt2", {path.name: path.read_bytes() for path in folder.iterdir()})
+        tokenizer = load("somebody/gpt2")[1]
+    assert tokenizer.to_dict() == load(folder)[1].to_dict()
+    assert tokenizer.encode("added").tolist() == [OWN_SIZE - 1]
