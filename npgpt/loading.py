@@ -6,10 +6,17 @@ from pathlib import Path
 from npgpt.api import GPT, BlockFile, Name
 from npgpt.arrays import DTYPES
 from npgpt.checkpoints.load import find_model
-from npgpt.checkpoints.run import Checkpoint, find_checkpoint, is_run, read_checkpoint
+from npgpt.checkpoints.run import (
+    Checkpoint,
+    find_checkpoint,
+    is_run,
+    read_checkpoint,
+    read_while_it_trains,
+)
+from npgpt.checkpoints.tokenizer_files import read_tokenizer
 from npgpt.checks import check_choice
 from npgpt.data.tokenizer_base import Tokenizer
-from npgpt.data.tokenizers import TOKENIZER_FILE, GPT2Tokenizer, load_tokenizer, make_tokenizer
+from npgpt.data.tokenizers import TOKENIZER_FILE, GPT2Tokenizer, load_tokenizer
 from npgpt.errors import UserError
 from npgpt.model.block import GPT2, read_block
 from npgpt.training.options import options_of
@@ -57,8 +64,20 @@ def load_model(
     (the dropouts).
 
     freeze: as in `GPT`; None: what a run with a block of its own has frozen, and nothing else.
+    A run may save and delete checkpoints meanwhile.
     """
-    checkpoint, block = None, read_block(block)
+    block = read_block(block)
+    where = device, threads, kernels
+
+    def read():
+        return read_model(name, revision, which, dtype, where, freeze, block, config_fields)
+
+    return read_while_it_trains(name, read)
+
+
+def read_model(name, revision, which, dtype, where, freeze, block, config_fields):
+    """Return the `Loaded` of `load_model`, by one try."""
+    checkpoint = None
     if is_run(name):
         checkpoint = read_checkpoint(find_checkpoint(name, which), block)
         found, tokenizer = checkpoint.folder, checkpoint.tokenizer
@@ -69,24 +88,26 @@ def load_model(
     else:
         found, dtype = find_model(name, revision), "float32" if dtype is None else dtype
     folder = found.parent if found.suffix == ".safetensors" else found
-    model = GPT.from_pretrained(found, None, dtype, device, threads, kernels, freeze or (), block,
-                                **config_fields)
+    model = GPT.from_pretrained(found, None, dtype, *where, freeze or (), block, **config_fields)
     if checkpoint is None:
         tokenizer = model_tokenizer(folder, model.config.vocab_size)
     return Loaded(model, tokenizer, folder, checkpoint)
 
 
 def model_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
-    """Return a model's tokenizer: npgpt's own file, a tokenizer.json, or GPT-2's if the vocabulary has its size."""
+    """Return a model's tokenizer: npgpt's own file, else transformers' files, else GPT-2's if the
+    vocabulary has its size.
+    """
+    tokenizer: Tokenizer | None
     if (folder / TOKENIZER_FILE).exists():
         tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
-    elif vocab_size == GPT2Tokenizer.vocab_size:
-        tokenizer = GPT2Tokenizer()
-    elif (folder / "tokenizer.json").exists():
-        tokenizer = make_tokenizer(f"hf:{folder / 'tokenizer.json'}")
     else:
-        raise UserError(f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json: copy the "
-                        "model's tokenizer there")
+        tokenizer = read_tokenizer(folder)
+    if tokenizer is None and vocab_size == GPT2Tokenizer.vocab_size:
+        tokenizer = GPT2Tokenizer()
+    if tokenizer is None:
+        raise UserError(f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json, nor "
+                        "vocab.json with merges.txt: copy the model's tokenizer there")
     if tokenizer.vocab_size > vocab_size:
         raise UserError(f"the tokenizer in {folder} has {tokenizer.vocab_size} tokens, but the model only "
                         f"{vocab_size}: copy the model's tokenizer there")

@@ -9,6 +9,7 @@ Needs torch, which reads the checkpoint with weights_only=True.
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from npgpt.errors import UserError, one_line
 
 SIZES = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "bias", "dropout")
 GPT2_VOCABULARIES = (50257, 50304)      # nanoGPT pads it to a multiple of 64
+PREFIX = re.compile(r"^(module\.|_orig_mod\.)*(transformer\.)?")
 LINEAR = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
 
@@ -38,10 +40,15 @@ def read_checkpoint(path):
                         f"({type(error).__name__}): give nanoGPT's ckpt.pt") from None
     match found:
         case {"model": dict(state), "model_args": dict(args)} if args.keys() >= {*SIZES}:
-            # torch.compile adds a prefix; older versions have the causal mask.
-            state = {str(name).removeprefix("_orig_mod.").removeprefix("transformer."): value
-                     for name, value in state.items()}
-            return args, {name: value for name, value in state.items() if not name.endswith(".attn.bias")}
+            tensors = {}
+            for name, value in state.items():
+                # torch.compile and DataParallel add prefixes.
+                ours = PREFIX.sub("", str(name), count=1)
+                if ours in tensors:
+                    raise UserError(f"{path} has {ours} twice, under two prefixes, now as {name}")
+                tensors[ours] = value
+            masks = [name for name in tensors if name.endswith(".attn.bias")]      # in older versions
+            return args, {name: tensors[name] for name in tensors if name not in masks}
     raise UserError(f"{path} is not a checkpoint of nanoGPT: it has no model, or no model_args with {', '.join(SIZES)}")
 
 

@@ -3,34 +3,48 @@
 import dataclasses
 import os
 import re
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from npgpt.checkpoints.config_json import read_config
-from npgpt.checkpoints.tensorfile import TensorFile, check_tensors
+from npgpt.checkpoints.run import is_deleted
+from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, same_values
 from npgpt.checks import shown
 from npgpt.errors import UserError
-from npgpt.files import read_json
+from npgpt.files import open_regular, read_json
 from npgpt.model.block import GPT2, Block
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters, initialize, parameter_shapes
 
 INDEX = "model.safetensors.index.json"
 TINY = Path(__file__).parent / "tiny"       # a small model that comes with npgpt; its README.md says how it was trained
+LLM_C = struct.pack("<i", 20240326)         # the first bytes of its weight files
+PREFIX = re.compile(r"^(module\.|_orig_mod\.)*")          # of torch's DataParallel and compile
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")      # old checkpoints contain the causal mask
 
 
 def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> Path:
     """Return the folder or .safetensors file of a model: a path, "tiny", or a hub id, which is downloaded or cached.
 
-    Raises UserError as `hub.fetch_model` does.
+    Raises UserError as `hub.fetch_model` does, for another file, and for a deleted checkpoint.
     """
     path = Path(name_or_path)
     if path.is_dir() or path.suffix == ".safetensors":
         return path
     if str(path) == "tiny":
         return TINY
+    if is_deleted(path):
+        raise UserError(
+            f"{path} is not there, or no longer: a run keeps only its latest and its best "
+            f"checkpoint, so give the run, {path.parent}"
+        )
+    if path.is_file():
+        with open_regular(path) as file:
+            llm_c = file.read(4) == LLM_C
+        kind = "llm.c's weights, which npgpt does not read" if llm_c else "not a .safetensors file"
+        raise UserError(f"{path} is {kind}: give a folder with config.json and model.safetensors")
     from npgpt.download import hub  # imports a progress bar
 
     return hub.fetch_model(str(name_or_path), revision)
@@ -43,7 +57,8 @@ def open_model(
     of that config.
 
     Everything is checked before anything large is allocated. If the weights are GPT-2's, `fill`
-    draws what an own block adds to them, and names it on standard error. Raises UserError for a
+    draws what an own block adds to them, and names it on standard error. A stored head that differs
+    from the embedding makes the config untied; `fill` says so. Raises UserError for a
     config that npgpt does not support, a damaged file, and tensors that are missing, extra, or of
     the wrong shape or type.
     """
@@ -54,9 +69,22 @@ def open_model(
         tensors = TensorFile(file)
         for name in tensors.shapes:
             ours = name.removeprefix("transformer.")
-            if MASK_BUFFER.fullmatch(ours) or ours == "lm_head.weight" and config.tie_word_embeddings:
-                continue
-            stored[ours] = tensors, name
+            if not MASK_BUFFER.fullmatch(ours):
+                stored[ours] = tensors, name
+    names = [name for _, name in stored.values()]
+    prefixes = {name.removesuffix(PREFIX.sub("", name, count=1)) for name in names}
+    if len(prefixes) == 1 and (prefix := prefixes.pop()):
+        raise UserError(
+            f"{path}: the name of every tensor begins with {prefix!r}, which torch's DataParallel "
+            "or compile adds: remove it from the names"
+        )
+    head, wte = stored.get("lm_head.weight"), stored.get("wte.weight")
+    untie = False
+    if head and wte and config.tie_word_embeddings:
+        untie = not same_values(head, wte)
+        config = dataclasses.replace(config, tie_word_embeddings=not untie)
+        if not untie:
+            del stored["lm_head.weight"]
     shapes, gpt2 = (
         parameter_shapes(config),
         parameter_shapes(dataclasses.replace(config, block=GPT2)),
@@ -66,6 +94,12 @@ def open_model(
     check_tensors({name: shapes[name] for name in shapes if name not in drawn}, stored, path)
 
     def fill(params):
+        if untie:
+            print(
+                f"npgpt: {path}: lm_head.weight differs from wte.weight, so the model is untied, "
+                "though its config says tied",
+                file=sys.stderr,
+            )
         for name, (file, stored_name) in stored.items():
             file.read_into(stored_name, params[name])
         if drawn:

@@ -20,7 +20,9 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -40,7 +42,10 @@ STEP_FOLDER = re.compile(r"step-(\d{8,12})")
 SAVING = re.compile(r"\.saving-[0-9a-f]{8}")                    # a checkpoint that is being written
 OLD = re.compile(r"\.old-([0-9a-f]{8})-(step-\d{8,12})")       # one that is being deleted
 LOCK_FILE = ".npgpt.lock"
+MOST_READS = 20     # of a run that saves checkpoints at the same time
 DAMAGED = "the checkpoint is damaged or was edited; delete this folder to continue from an earlier checkpoint"
+
+Read = TypeVar("Read")      # what a function returns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +116,12 @@ def is_run(path: str | Path) -> bool:
     return (path / "state.json").exists() or bool(checkpoints(path)) or str(path) == "out"
 
 
+def is_deleted(path: Path) -> bool:
+    """Return whether a path is that of a checkpoint which its run does not have, or no longer."""
+    inside_a_run = STEP_FOLDER.fullmatch(path.name) and checkpoints(path.parent)
+    return bool(inside_a_run) and not path.exists()
+
+
 def find_checkpoint(path: str | Path, which: str = "latest") -> Path:
     """Return the folder of the "latest" or "best" checkpoint of a run, or of one checkpoint. Raises UserError."""
     path = Path(path)
@@ -123,6 +134,32 @@ def find_checkpoint(path: str | Path, which: str = "latest") -> Path:
         best_step = read_state(folders[-1])["best_step"]
         return next((folder for folder in folders if step_of(folder) == best_step), folders[-1])
     return folders[-1]
+
+
+def read_while_it_trains(path: str | Path, read: Callable[[], Read]) -> Read:
+    """Return read(), which reads from the run or checkpoint in `path`.
+
+    If it fails, and another process has saved or deleted checkpoints meanwhile, read again.
+    """
+    check_path("the model's name or path", path)
+    for _ in range(MOST_READS):
+        before = versions(path)
+        try:
+            return read()
+        except (OSError, UserError):
+            if versions(path) == before:
+                raise
+    return read()
+
+
+def versions(path):
+    """Return what identifies the checkpoints of a run: name -> (inode, time) of state.json."""
+    found = {}
+    for folder in (Path(path), *checkpoints(path)):
+        with contextlib.suppress(OSError):      # it was deleted just now
+            stat = (folder / "state.json").stat()
+            found[folder.name] = stat.st_ino, stat.st_mtime_ns
+    return found
 
 
 def read_checkpoint(folder: Path, block: Block | None = None) -> Checkpoint:
@@ -182,8 +219,10 @@ def step_folders(out_dir: str | Path, pattern: re.Pattern = STEP_FOLDER) -> list
 
 
 def checkpoints(out_dir: str | Path) -> list[Path]:
-    """Return `step_folders`; if a kill during --overwrite left none, the old checkpoints that were renamed."""
-    return step_folders(out_dir) or step_folders(out_dir, OLD)
+    """Return `step_folders`; if a kill during --overwrite left none, the old checkpoints that were
+    renamed. If these are deleted between the first two looks, the third one finds the new ones.
+    """
+    return step_folders(out_dir) or step_folders(out_dir, OLD) or step_folders(out_dir)
 
 
 def step_of(folder):

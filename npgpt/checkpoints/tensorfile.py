@@ -5,6 +5,7 @@ values are then read in chunks into the destination, so a model of 6 GB needs no
 """
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +20,10 @@ from npgpt.files import open_regular
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}      # bfloat16: the upper half of a float32's bits
 NAMES = {"float16": "F16", "float32": "F32", "float64": "F64"}
+TRANSPOSED = (
+    "; this is the layout of nn.Linear: transpose the weights of c_attn, c_fc and c_proj, also of "
+    "attn.c_proj, which is square, so that its shape does not show it"
+)
 CHUNK = 1 << 20         # values converted at a time
 
 
@@ -51,17 +56,40 @@ class TensorFile:
 
         Raises UserError if the file ends early, or a number becomes infinite.
         """
-        dtype, flat = self.dtype(name), array.reshape(-1)
+        flat, begin = array.reshape(-1), 0
+        for values in self.chunks(name):
+            part = flat[begin : begin + values.size]
+            begin += values.size
+            with on_device_of(flat):
+                part[:] = as_floats(f"{self.path}: {name}", values, flat.dtype, library_of(flat))
+
+    def chunks(self, name):
+        """Yield the values of a tensor, stored as one of DTYPES, in 1-D arrays of at most CHUNK.
+
+        Raises UserError if the file ends early.
+        """
+        dtype, left = self.dtype(name), math.prod(self.shapes[name])
         with open_regular(self.path) as file:
             file.seek(self._start + self._header[name]["data_offsets"][0])
-            for begin in range(0, flat.size, CHUNK):
-                part = flat[begin:begin + CHUNK]
-                values = np.fromfile(file, DTYPES[dtype], part.size)
-                if values.size < part.size:
+            while left:
+                values = np.fromfile(file, DTYPES[dtype], min(left, CHUNK))
+                if values.size < min(left, CHUNK):
                     raise UserError(f"{self.path} ends within {name}: copy or download it again")
-                values = (values.astype("<u4") << 16).view("<f4") if dtype == "BF16" else values
-                with on_device_of(flat):
-                    part[:] = as_floats(f"{self.path}: {name}", values, flat.dtype, library_of(flat))
+                left -= values.size
+                yield (values.astype("<u4") << 16).view("<f4") if dtype == "BF16" else values
+
+
+def same_values(a, b):
+    """Return whether two tensors, each a (`TensorFile`, name), have equal shapes and numbers.
+
+    Their types may differ.
+    """
+    (file_a, name_a), (file_b, name_b) = a, b
+    stored = {file_a.dtype(name_a), file_b.dtype(name_b)}
+    if file_a.shapes[name_a] != file_b.shapes[name_b] or not stored <= DTYPES.keys():
+        return False
+    pairs = zip(file_a.chunks(name_a), file_b.chunks(name_b), strict=True)
+    return all(np.array_equal(x, y) for x, y in pairs)
 
 
 def check_tensors(shapes, stored, path):
@@ -70,16 +98,21 @@ def check_tensors(shapes, stored, path):
     shapes: name -> the right shape. stored: name -> (a `TensorFile`, the name there).
     """
     complaints = [f"{name} is extra" for name in stored if name not in shapes]
+    transposed = False
     for name, shape in shapes.items():
         file, stored_name = stored.get(name, (None, name))
         if file is None:
             complaints.append(f"{name} is missing")
         elif file.shapes[stored_name] != shape:
-            complaints.append(f"{name} has the shape {file.shapes[stored_name]} instead of {shape}")
+            found = file.shapes[stored_name]
+            complaints.append(f"{name} has the shape {found} instead of {shape}")
+            transposed |= name.endswith("c_attn.weight") and found == shape[::-1]
         elif file.dtype(stored_name) not in DTYPES:
             complaints.append(f"{name} is stored as {file.dtype(stored_name)}, not as floats of 16 to 64 bits")
     if complaints:
-        raise UserError(f"{path} does not fit the model's config: {', '.join(complaints[:5])}")
+        hint = TRANSPOSED if transposed else ""
+        shown = ", ".join(complaints[:5])
+        raise UserError(f"{path} does not fit the model's config: {shown}{hint}")
 
 
 def write_tensors(file: BinaryIO, tensors: dict) -> None:

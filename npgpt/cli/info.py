@@ -4,7 +4,7 @@ import importlib.metadata
 import math
 
 from npgpt.checkpoints.load import find_model, open_model
-from npgpt.checkpoints.run import find_checkpoint, is_run, read_checkpoint
+from npgpt.checkpoints.run import find_checkpoint, is_run, read_checkpoint, read_while_it_trains
 from npgpt.checks import check_whole
 from npgpt.cli.arguments import add_block_argument, add_model_arguments, given_fields
 from npgpt.devices import array_module
@@ -56,7 +56,9 @@ def run(args):
         raise UserError("a model has a fixed shape: give either a model, or a preset and flags")
     block = read_block(args.block)
     if args.model is not None and is_run(args.model):
-        checkpoint = read_checkpoint(find_checkpoint(args.model), block)
+        checkpoint = read_while_it_trains(
+            args.model, lambda: read_checkpoint(find_checkpoint(args.model), block)
+        )
         config = checkpoint.config
         batch_size = options_of(checkpoint).batch_size
         print(f"{checkpoint.folder}: step {checkpoint.state['step']}, best loss "

@@ -15,7 +15,7 @@ ALIASES = {name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", 
     "distilgpt2": "distilbert/distilgpt2"}
 MODEL_FILES = ["config.json", "model.safetensors", "model.safetensors.index.json", "model-*.safetensors", "vocab.json",
                "merges.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-               "generation_config.json", "npgpt_tokenizer.json"]
+               "added_tokens.json", "generation_config.json", "npgpt_tokenizer.json"]
 
 
 def fetch_file(repo_id, filename):

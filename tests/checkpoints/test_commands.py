@@ -1,11 +1,15 @@
 """The commands on a model that npgpt did not train: sample, eval, export, and training that begins from it."""
 
+import importlib
+import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig
+from npgpt import GPT, GPTConfig, UserError, load
+from npgpt.checkpoints import run
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer, save_tokenizer
 from tests.helpers.hub_server import HubServer, point_client_at
@@ -111,3 +115,132 @@ def test_a_model_of_the_hub_is_sampled_evaluated_and_fine_tuned_and_then_offline
     assert npgpt("eval", "openai-community/gpt2", "--corpus", text_file)[0] == 0
     assert npgpt("train", "--init-from", "gpt2", "--corpus", text_file, "--crop-length", 8, "--max-iters", 1)[0] == 0
     refused(npgpt("sample", "gpt2-xl"), "openai-community/gpt2-xl is not in the local cache", "network")
+
+
+@pytest.fixture
+def saving(train, monkeypatch):
+    """A run "out" of step 2, which another process continues: saving(where) lets it save step 4, and
+    delete step 2, when the function `where` is next called.
+    """
+    assert train("--max-iters", 2)[0] == train("--max-iters", 4, "--out-dir", "later")[0] == 0
+
+    def replace():
+        Path("later/step-00000004").rename("out/step-00000004")
+        shutil.rmtree("out/step-00000002")
+
+    def arrange(where, then=replace):
+        place, name = (run, where) if isinstance(where, str) else where
+        original = getattr(place, name)
+
+        def wrapper(*args, **options):
+            monkeypatch.setattr(place, name, original)
+            then()
+            return original(*args, **options)
+
+        monkeypatch.setattr(place, name, wrapper)
+
+    return arrange
+
+
+PLACES = [
+    "checkpoints",
+    "read_state",
+    "digest",
+    "read_config",
+    "load_tokenizer",
+    ("npgpt.loading", "find_checkpoint"),
+    ("npgpt.loading", "read_checkpoint"),
+    ("npgpt.api", "find_model"),
+    ("npgpt.api", "open_model"),
+    ("npgpt.checkpoints.load", "weight_files"),
+    ("npgpt.checkpoints.load", "TensorFile"),
+    ("npgpt.checkpoints.load", "check_tensors"),
+    ("npgpt.checkpoints.tensorfile", "as_floats"),
+]
+
+
+def place_of(place):
+    if isinstance(place, str):
+        return place
+    return importlib.import_module(place[0]), place[1]
+
+
+@pytest.mark.parametrize("which", ["best", "latest"])
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_a_run_that_saves_while_it_is_read_is_read_again(saving, place, which):
+    expected, _ = load("later", which=which)
+    saving(place_of(place))
+    model, _ = load("out", which=which)
+    assert np.array_equal(model.params.flat, expected.params.flat)
+    assert find_checkpoint("out").name == "step-00000004"
+
+
+@pytest.mark.parametrize("place", ["digest", ("npgpt.checkpoints.load", "TensorFile")], ids=str)
+def test_a_checkpoint_that_is_replaced_by_one_of_the_same_step_is_read_again(saving, place):
+    """As --overwrite does."""
+    expected, _ = load("later")
+
+    def replace():
+        shutil.rmtree("out/step-00000002")
+        Path("later/step-00000004").rename("out/step-00000002")
+        state = Path("out/step-00000002/state.json")
+        state.write_text(state.read_text().replace('"step": 4', '"step": 2'))
+
+    saving(place_of(place), replace)
+    assert np.array_equal(load("out")[0].params.flat, expected.params.flat)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["info", "sample --temperature 0", "eval", "score --text be", "export --out exported"],
+)
+def test_every_command_reads_a_run_while_it_trains(npgpt, saving, command):
+    name, *flags = command.split()
+    expected = npgpt(name, "later", *flags)
+    shutil.rmtree("exported", ignore_errors=True)
+    saving("digest")
+    code, out, err = npgpt(name, "out", *flags)
+    assert code == 0 and out == expected[1].replace("later/", "out/") and err == expected[2]
+
+
+def test_a_checkpoint_that_is_deleted_is_not_advised_to_be_deleted(npgpt, saving, monkeypatch):
+    monkeypatch.setattr("npgpt.download.hub.fetch_model", lambda *_: pytest.fail("asks the hub"))
+    saving("digest")
+    for command in ("sample", "info"):
+        result = npgpt(command, "out/step-00000002")
+        refused(result, "out/step-00000002 is not there, or no longer", "give the run, out")
+        assert "delete" not in result[2]
+    with pytest.raises(UserError, match="no longer"):
+        GPT.from_pretrained("out/step-00000002")
+
+
+def test_a_run_is_found_between_two_looks_and_a_damaged_one_is_not_read_for_ever(
+    npgpt, saving, monkeypatch
+):
+    """The looks for new checkpoints, and for those that --overwrite renames."""
+    empty, found = iter([[], []]), run.step_folders
+    monkeypatch.setattr(run, "step_folders", lambda *args: next(empty, found(*args)))
+    assert run.is_run(Path("out").resolve()) and next(empty, None) is None
+    times = []
+
+    def touched(folder):
+        times.append(folder)
+        (folder / "state.json").touch()
+        raise UserError("damaged")
+
+    monkeypatch.setattr("npgpt.loading.read_checkpoint", lambda folder, block: touched(folder))
+    refused(npgpt("sample"), "damaged")
+    assert len(times) == run.MOST_READS + 1
+    times.clear()
+    monkeypatch.setattr(Path, "touch", lambda self: None)
+    refused(npgpt("sample"), "damaged")
+    assert len(times) == 1
+
+
+def test_a_file_that_is_no_model_is_named_and_the_hub_is_not_asked(npgpt, tmp_path, monkeypatch):
+    monkeypatch.setattr("npgpt.download.hub.fetch_model", lambda *_: pytest.fail("asks the hub"))
+    Path("models").mkdir()
+    Path("models/gpt2_124M.bin").write_bytes(struct.pack("<3i", 20240326, 3, 1024))
+    refused(npgpt("sample", "models/gpt2_124M.bin"), "gpt2_124M.bin is llm.c's weights")
+    Path("models/ckpt.pt").write_bytes(b"PK")
+    refused(npgpt("info", "models/ckpt.pt"), "ckpt.pt is not a .safetensors file", "config.json")

@@ -42,6 +42,42 @@ def test_missing_extra_and_misshapen_tensors_are_all_named(folder):
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize("more", ["", "transformer."])
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod."])
+def test_prefixes_that_torch_adds_are_named(folder, prefix, more):
+    tensors = load_file(folder / "model.safetensors")
+    names = {name: prefix + more + name.removeprefix("transformer.") for name in tensors}
+    save_file({names[name]: tensors[name] for name in names}, folder / "model.safetensors")
+    with pytest.raises(UserError, match=f"every tensor begins with '{prefix}', .*: remove it"):
+        open_model(folder)
+    one = {**tensors, "module.odd": np.zeros(3)}
+    save_file(one, folder / "model.safetensors")
+    with pytest.raises(UserError, match="module.odd is extra"):
+        open_model(folder)
+
+
+def test_the_layout_of_nn_linear_is_named(folder):
+    """With attn.c_proj, which is square."""
+    tensors = load_file(folder / "model.safetensors")
+    ours = GPT.from_pretrained(folder).params.flat.copy()
+    linear = [name for name in tensors if name.endswith(".weight") and ".c_" in name]
+    turned = {name: np.ascontiguousarray(tensors[name].T) for name in linear}
+    save_file({**tensors, **turned}, folder / "model.safetensors")
+    with pytest.raises(UserError) as error:
+        open_model(folder)
+    for words in ("c_attn.weight has the shape (24, 8) instead of (8, 24)", "transpose the weights",
+                  "also of attn.c_proj"):
+        assert words in str(error.value)
+    back = {name: np.ascontiguousarray(turned[name].T) for name in linear}      # as it says
+    save_file({**tensors, **back}, folder / "model.safetensors")
+    assert np.array_equal(GPT.from_pretrained(folder).params.flat, ours)
+    save_file({**tensors, "transformer.wpe.weight": np.zeros((9, 8), "float32")},
+              folder / "model.safetensors")
+    with pytest.raises(UserError) as error:
+        open_model(folder)
+    assert "transpose" not in str(error.value)
+
+
 def test_a_tensor_of_integers_is_refused(folder):
     tensors = load_file(folder / "model.safetensors")
     save_file({**tensors, "transformer.ln_f.bias": np.zeros(8, np.int32)}, folder / "model.safetensors")

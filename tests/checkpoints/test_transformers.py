@@ -123,6 +123,55 @@ def test_mask_buffers_and_an_explicit_tied_head_are_passed_over(tmp_path):
     assert_equal(ours.forward(IDX)[0], logits_of(theirs))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("sharded", [False, True], ids=["one file", "shards"])
+def test_a_head_that_differs_is_read_though_the_config_says_tied(
+    sharded, dtype, tmp_path, capfd, monkeypatch
+):
+    """Equal values in another type do not differ."""
+    from safetensors.torch import load_file, save_file
+
+    monkeypatch.setattr("npgpt.checkpoints.tensorfile.CHUNK", 7)
+    theirs = theirs_of({}, torch.bfloat16).float()
+    theirs.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    head = tensors["transformer.wte.weight"].clone()
+
+    def save():
+        first, second = tmp_path / "model.safetensors", dict(tensors)
+        second["lm_head.weight"] = head.to(dtype)
+        if sharded:
+            first.unlink(missing_ok=True)
+            names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+            shards = {names[0]: {"lm_head.weight": second.pop("lm_head.weight")}, names[1]: second}
+            for name, shard in shards.items():
+                save_file(shard, tmp_path / name, {"format": "pt"})
+            where = {tensor: name for name, shard in shards.items() for tensor in shard}
+            index = tmp_path / "model.safetensors.index.json"
+            index.write_text(json.dumps({"weight_map": where}))
+        else:
+            save_file(second, first, {"format": "pt"})
+        capfd.readouterr()
+        return GPT.from_pretrained(tmp_path, dtype="float64"), capfd.readouterr().err
+
+    ours, said = save()
+    assert ours.config.tie_word_embeddings and not said
+    assert_equal(ours.forward(IDX)[0], logits_of(theirs))
+
+    head[10, 11] = -head[10, 11]            # one number, the last one
+    ours, said = save()
+    assert not ours.config.tie_word_embeddings
+    assert said.startswith(f"npgpt: {tmp_path}: lm_head.weight differs") and said.count("\n") == 1
+    hidden = theirs.double().transformer(torch.from_numpy(IDX)).last_hidden_state
+    expected = hidden @ head.to(dtype).double().T
+    assert_equal(ours.forward(IDX)[0], expected)
+    ours.save_pretrained(tmp_path / "exported")
+    fields = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert fields["tie_word_embeddings"] is False
+    again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "exported", dtype=torch.float64)
+    assert_equal(logits_of(again.eval()).detach(), expected)
+
+
 @pytest.mark.parametrize(("field", "value"), [
     ("activation_function", "relu"), ("activation_function", []), ("add_cross_attention", True),
     ("model_type", "llama"), ("rope_theta", 1e4), ("n_embd", 13), ("npgpt", {"magic": 1}),

@@ -65,7 +65,9 @@ def save(model, vocab_size, bias, prefix="", **more):
 
 
 @pytest.mark.parametrize(("vocab_size", "bias", "prefix", "kind", "tied"), [
-    (10, True, "", "char", True), (10, False, "_orig_mod.", "char", True), (50304, False, "", "gpt2", True),
+    (10, True, "", "char", True), (10, False, "_orig_mod.", "char", True),
+    (10, True, "module.", "char", True), (10, True, "_orig_mod.module.", "char", False),
+    (50304, False, "", "gpt2", True),
     (50257, True, "", "gpt2", True), (10, True, "", "char", False)])
 def test_the_logits_are_nanogpts(npgpt, vocab_size, bias, prefix, kind, tied):
     torch.manual_seed(0)
@@ -115,6 +117,9 @@ def test_refusals(npgpt, capsys):
     model, _ = nano(10, True)
     save(model, 10, True, **{"transformer.h.0.rotary": torch.ones(2)})
     refused(run("ckpt.pt", "there"), "h.0.rotary is unknown")
+    for prefix in ("_orig_mod.", "module.", "module.transformer."):
+        save(model, 10, True, **{f"{prefix}wpe.weight": torch.ones(6, 8)})
+        refused(run("ckpt.pt", "there"), "ckpt.pt has wpe.weight twice", f"now as {prefix}wpe")
     save(model, 10, True)
     refused(run("ckpt.pt", "there"), "the vocabulary of 10 is not GPT-2's", "--text input.txt")
     Path("input.txt").write_text("hello")
