@@ -102,7 +102,7 @@ def model_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     if (folder / TOKENIZER_FILE).exists():
         tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
     else:
-        tokenizer = read_tokenizer(folder)
+        tokenizer = read_tokenizer(folder, vocab_size)
     if tokenizer is None and vocab_size == GPT2Tokenizer.vocab_size:
         tokenizer = GPT2Tokenizer()
     if tokenizer is None:

@@ -15,7 +15,7 @@ from npgpt.data.tokenizers import (
     GPT2Tokenizer,
     save_tokenizer,
 )
-from npgpt.errors import UserError
+from npgpt.errors import UserError, one_line
 from npgpt.files import parsed, read_bytes, read_json, write_json
 
 FILES = (
@@ -39,15 +39,24 @@ BYTES = {byte: chr(byte) for byte in PRINTABLE} | {
 }
 
 
-def read_tokenizer(folder: Path) -> Tokenizer | None:
+def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     """Return the tokenizer in a model's files, or None if there are none.
 
-    Raises UserError, naming the file, if one is damaged or the extra "hf" is missing. GPT-2's
-    tokenizer needs no extra.
+    Added tokens that a model of `vocab_size` tokens lacks are left out, which standard error says:
+    a [PAD], say, for which nobody has resized the model. Raises UserError, naming the file, if one
+    is damaged or the extra "hf" is missing. GPT-2's tokenizer needs no extra.
     """
     description = read_description(folder)
     if description is None:
         return None
+    match description:
+        case {"added_tokens": list(added)}:
+            beyond = [token for token in added if is_beyond(token, vocab_size)]
+            description["added_tokens"] = [token for token in added if token not in beyond]
+            if beyond:
+                names = ", ".join(str(token.get("content")) for token in beyond)
+                line = f"npgpt: {folder}: the model has no row for the added tokens {names}"
+                print(one_line(line), file=sys.stderr)
     if is_gpt2(description):
         return GPT2Tokenizer()
     try:
@@ -55,6 +64,11 @@ def read_tokenizer(folder: Path) -> Tokenizer | None:
     except UserError as error:
         name = next(name for name in ("tokenizer.json", "vocab.json") if (folder / name).exists())
         raise UserError(f"the tokenizer in {folder / name} cannot be used: {error}") from error
+
+
+def is_beyond(token, vocab_size):
+    """Return whether an added token, which may be damaged, has an id beyond a vocabulary."""
+    return isinstance(token, dict) and isinstance(i := token.get("id"), int) and i >= vocab_size
 
 
 def read_description(folder: Path) -> dict | None:

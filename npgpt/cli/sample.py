@@ -14,7 +14,7 @@ import numpy as np
 
 from npgpt.checks import check_whole, require
 from npgpt.cli.arguments import add_model_argument, add_special_argument, load_given_model
-from npgpt.errors import UserError, printable, without_controls
+from npgpt.errors import UserError, without_controls
 
 MOST_SAMPLES = 10_000
 LINE = 60               # characters in a `sample_line`
@@ -47,16 +47,17 @@ def run(args):
 
 
 def default_prompt(model, tokenizer):
-    """Return a line break or a word, if the tokenizer has tokens for it and the model does not end a text there.
+    """Return a line break, if the tokenizer has a token for it, else a word, else its first token.
 
-    Else it is the end of text, after which another one begins, or the tokenizer's first token.
+    If the model ends a text there, it is the end of text, after which it begins another one.
     """
+    end = tokenizer.eos_token_id
     for prompt in ("\n", "the"):
         with contextlib.suppress(UserError):        # a character that is not in the vocabulary
-            ids = tokenizer.encode(prompt)
-            if len(ids) and model.generate(ids[None], 1, temperature=0.0)[0, -1] != tokenizer.eos_token_id:
-                return prompt
-    return tokenizer.decode([tokenizer.eos_token_id or 0])
+            if len(ids := tokenizer.encode(prompt)):
+                ends = model.generate(ids[None], 1, temperature=0.0)[0, -1] == end
+                return tokenizer.decode([end]) if ends else prompt
+    return tokenizer.decode([0])
 
 
 def continuations(model, tokenizer, prompt, n=1, stop=None, special=True, **sampling):
@@ -104,7 +105,7 @@ def sample_line(model, tokenizer, seed):
         text += piece
         if len(text) >= LINE:
             break
-    return printable(re.sub(r"\s*\n\s*", " / ", text))[:LINE]
+    return without_controls(re.sub(r"\s*\n\s*", " / ", text))[:LINE]
 
 
 def text_before(stop, texts):

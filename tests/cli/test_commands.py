@@ -170,7 +170,7 @@ def test_version_help_and_nothing_at_all(npgpt):
 
 @pytest.mark.parametrize(("chars", "end", "prompt"), [
     ("\nab", None, "\n"), ("ehtx", None, "the"), ("xyz", None, "x"), ("z\nehtx", 0, "\n"), ("zeht", 0, "the"),
-    ("xz", 1, "z")])
+    ("xz", 1, "x")])
 def test_the_default_prompt_is_something_that_the_tokenizer_knows(chars, end, prompt):
     """And after which the model does not end the text, as it does after its last bias."""
     tokenizer = CharTokenizer(chars)

@@ -98,7 +98,7 @@ def test_a_vocabulary_of_gpt2s_size_is_read_with_the_models_own_tokens(npgpt, fo
     assert load(folder)[1].kind == "gpt2"
 
 
-def test_ids_that_are_permuted_are_not_gpt2s_and_gpt2s_need_no_extra(npgpt, gpt2, monkeypatch):
+def test_ids_that_are_permuted_are_not_gpt2s_and_gpt2s_need_no_extra(npgpt, gpt2, monkeypatch, capsys):
     library = pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     folder, description = save_model_of(OWN_SIZE), describe(gpt2)
     path, vocab = folder / "tokenizer.json", description["model"]["vocab"]
@@ -127,6 +127,9 @@ def test_ids_that_are_permuted_are_not_gpt2s_and_gpt2s_need_no_extra(npgpt, gpt2
         "none": {"model": 5},
     }
     assert not any(is_gpt2(description | changed) for changed in differs.values())
+    path.write_text(json.dumps(description | differs["added"]))
+    assert load(folder)[1].kind == "gpt2"
+    assert "no row for the added tokens <mask>" in capsys.readouterr().err
     path.write_text(json.dumps(description | differs["vocab"]))
     expected = [(i + 1) % OWN_SIZE for i in gpt2.encode("To be, 2024")]
     assert load(folder)[1].encode("To be, 2024").tolist() == expected
@@ -153,9 +156,11 @@ def test_ids_that_are_permuted_are_not_gpt2s_and_gpt2s_need_no_extra(npgpt, gpt2
     assert load(folder)[1].kind == "gpt2"
 
 
-@pytest.mark.parametrize(("vocab_size", "said"), [(304, None), (300, None), (299, "300 tokens")])
-def test_special_and_added_tokens_beside_vocab_json(npgpt, vocab_size, said):
-    """Of a model with a padded vocabulary, one that fits, and one that lacks a row."""
+@pytest.mark.parametrize(("vocab_size", "said"), [(304, None), (300, None), (299, None), (296, "297 tokens")])
+def test_special_and_added_tokens_beside_vocab_json(npgpt, capsys, vocab_size, said):
+    """Of models with a padded vocabulary, one that fits, one without a row for the last added token,
+    and one without a row for a token of the text.
+    """
     pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     folder = save_model_of(vocab_size)
     made = json.loads(byte_pairs(folder / "made.json", 297).read_text())["model"]
@@ -177,8 +182,14 @@ def test_special_and_added_tokens_beside_vocab_json(npgpt, vocab_size, said):
     for name, value in files.items():
         (folder / name).write_text(json.dumps(value))
     if said:
-        return refused(npgpt("sample", folder), said, "model only 299")
+        code, _, err = npgpt("sample", folder)
+        assert code == 2 and said in err.splitlines()[-1] and "model only 296" in err
+        return
     tokenizer = load(folder)[1]
+    if vocab_size == 299:
+        assert "the model has no row for the added tokens </s>\n" in capsys.readouterr().err
+        assert (tokenizer.eos_token_id, tokenizer.vocab_size) == (None, 299)
+        return
     assert (tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.vocab_size) == (299, 297, 300)
     assert tokenizer.encode(" plain").tolist() == [298]
     added = {token["content"]: token for token in tokenizer.description["added_tokens"]}
@@ -290,7 +301,7 @@ def test_files_that_were_not_used_are_not_copied(npgpt):
     (folder / TOKENIZER_FILE).unlink()
     with pytest.raises(UserError, match="300 tokens"):
         load(folder)
-    assert read_tokenizer(folder).vocab_size == 300
+    assert read_tokenizer(folder, 300).vocab_size == 300
 
 
 def test_a_model_of_the_hub_brings_its_own_tokenizer(npgpt, tmp_path, monkeypatch):
