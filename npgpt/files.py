@@ -51,7 +51,8 @@ def read_json(path, most=MOST_BYTES):
 
 def read_toml(path):
     """Return the dict in a TOML file. Raises as `read_json`."""
-    return parsed(path, "TOML", lambda data: tomllib.loads(data.decode("utf-8-sig")), read_bytes(path))
+    data = read_bytes(path)
+    return parsed(path, "TOML", lambda data: tomllib.loads(data.decode("utf-8-sig")), data)
 
 
 def parsed(path, kind, parse, data):

@@ -47,7 +47,7 @@ def read_checkpoint(path):
                 if ours in tensors:
                     raise UserError(f"{path} has {ours} twice, under two prefixes, now as {name}")
                 tensors[ours] = value
-            masks = [name for name in tensors if name.endswith(".attn.bias")]      # in older versions
+            masks = [name for name in tensors if name.endswith(".attn.bias")]  # in older versions
             return args, {name: tensors[name] for name in tensors if name not in masks}
     raise UserError(f"{path} is not a checkpoint of nanoGPT: it has no model, or no model_args with {', '.join(SIZES)}")
 

@@ -80,9 +80,13 @@ def add_data_dir_argument(parser):
 
 
 def add_special_argument(parser):
-    parser.add_argument("--special", action=argparse.BooleanOptionalAction, default=True,
-                        help="read <|endoftext|>, or another special token of the tokenizer, as this token, also "
-                             "where a text spells it out (the default)")
+    parser.add_argument(
+        "--special",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="read <|endoftext|>, or another special token of the tokenizer, as this token, also "
+        "where a text spells it out (the default)",
+    )
 
 
 def add_model_argument(parser):

@@ -25,10 +25,15 @@ def add_arguments(parser):
     prepared.add_argument("--out", required=True, help="the folder to write")
     prepared.add_argument("--val-fraction", type=float, default=0.1,
                           help="share of the text, at its end, for validation; by default 0.1; 0: none")
-    prepared.add_argument("--documents", nargs="?", const=SEPARATOR, metavar="SEPARATOR",
-                          help="the text consists of documents, with SEPARATOR between them, in which \\n is a line "
-                               f"break; by default {SEPARATOR}. They are packed as GPT-2's were: one stream, in which "
-                               "each ends with the tokenizer's end of text, or else with SEPARATOR")
+    prepared.add_argument(
+        "--documents",
+        nargs="?",
+        const=SEPARATOR,
+        metavar="SEPARATOR",
+        help="the text consists of documents, with SEPARATOR between them, in which \\n is a line "
+        f"break; by default {SEPARATOR}. They are packed as GPT-2's were: one stream, in which "
+        "each ends with the tokenizer's end of text, or else with SEPARATOR",
+    )
     add_special_argument(prepared)
     add_data_dir_argument(prepared)
 

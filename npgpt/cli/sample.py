@@ -61,10 +61,10 @@ def default_prompt(model, tokenizer):
 
 
 def continuations(model, tokenizer, prompt, n=1, stop=None, special=True, **sampling):
-    """Return n iterators over the pieces of text that a model writes after a prompt, one token at a time.
+    """Return n iterators over the text that a model writes after a prompt, one token at a time.
 
-    stop: the text before which each of them ends. special: of the prompt, as in `encode`. sampling: arguments of
-    `GPT.stream`. Raises UserError if the prompt has no tokens.
+    stop: the text before which each of them ends. special: of the prompt, as in `encode`. sampling:
+    arguments of `GPT.stream`. Raises UserError if the prompt has no tokens.
     """
     ids = tokenizer.encode(prompt, special).astype(np.int64)
     if len(ids) == 0:

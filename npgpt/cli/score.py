@@ -46,7 +46,8 @@ def surprise(model, tokens):
     """Return -log2 of the probability of each token but the first, with at least half a context before it."""
     T = model.config.block_size
     bits = []
-    for x, y in windows(tokens, T + 1, max(1, T // 2)):         # y is -1 for tokens that have been scored
+    # y is -1 for tokens that have been scored.
+    for x, y in windows(tokens, T + 1, max(1, T // 2)):
         scores = to_host(model.score(np.append(x, y[-1:])[None]))[0]
         bits.append(scores[y != IGNORE_INDEX].astype(np.float64) / -math.log(2.0))
     return np.concatenate(bits)

@@ -228,16 +228,19 @@ def trainer_of(run, args, backwards):
 
 
 def print_changes(trainer, saved, args):
-    """Print if a resumed run is finished, and if its learning rate jumps because its end has moved."""
+    """Print if a resumed run is finished, or if its learning rate jumps because its end moved."""
     step, options = trainer.step, trainer.options
     if step >= options.max_iters:
-        print(f"nothing is left to train: max_iters is {options.max_iters}; to go on, raise --max-iters")
+        end = f"max_iters is {options.max_iters}"
+        print(f"nothing is left to train: {end}; to go on, raise --max-iters")
     before, now = (learning_rate(step, each.learning_rate, each.min_lr, each.warmup_iters,
                                  each.last_decay_step) for each in (saved, options))
     if now != before and not RATE_FIELDS & vars(args).keys():
-        print(f"the learning rate jumps from {before:.3g} to {now:.3g}, because its decay now ends at "
-              f"step {options.last_decay_step} instead of {saved.last_decay_step}: to keep it, add "
-              f"--lr-decay-iters {saved.last_decay_step}")
+        print(
+            f"the learning rate jumps from {before:.3g} to {now:.3g}, because its decay now ends "
+            f"at step {options.last_decay_step} instead of {saved.last_decay_step}: to keep it, "
+            f"add --lr-decay-iters {saved.last_decay_step}"
+        )
 
 
 def resume_command(args):
@@ -275,7 +278,8 @@ def print_result(trainer, out_dir, picture, backwards):
     if backwards:
         print("the text of a model that your functions have trained:\n")
     try:
-        print_samples(trainer.model, trainer.tokenizer, default_prompt(trainer.model, trainer.tokenizer),
+        prompt = default_prompt(trainer.model, trainer.tokenizer)
+        print_samples(trainer.model, trainer.tokenizer, prompt,
                       max_new_tokens=SAMPLE_TOKENS, temperature=0.8, seed=trainer.options.seed)
     except UserError as error:      # its vocabulary is missing; it is saved anyway
         print(f"no sample: {error}")
@@ -311,9 +315,9 @@ def plan(args):
         print_special(corpus, tokenizer, args.special)
         splits = open_tokens(tokenizer, corpus, options.val_fraction, args.special)
         return Run(model, *splits, tokenizer, options, name)
-    preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
-    *tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer, options.val_fraction,
-                                      args.special)
+    # Token files have their own tokenizer.
+    kind = args.tokenizer or (None if corpus.text is None else fields.get("tokenizer"))
+    *tokens, tokenizer = open_dataset(corpus, kind, options.val_fraction, args.special)
     print_special(corpus, tokenizer, args.special)
     config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
     model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels,
@@ -363,8 +367,10 @@ def resumed_run(args):
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir), read_block(args.block))
     state, saved, given = checkpoint.state, options_of(checkpoint), given_fields(args)
     if state["options"].get("partial_batch"):
-        raise UserError("the run was trained with --partial-batch of an earlier version: continue it "
-                        f"there, or train on with --init-from {args.out_dir} and another --out-dir")
+        raise UserError(
+            "the run was trained with --partial-batch of an earlier version: continue it "
+            f"there, or train on with --init-from {args.out_dir} and another --out-dir"
+        )
     asked = {**(load_preset(args.preset) if args.preset else {}), **given}
     there = {name: checkpoint.config.used(name) for name in asked if name in MODEL_FIELDS}
     there |= {name: getattr(saved, name) for name in given if name in ("seed", "dtype", "init", "val_fraction")}

@@ -15,9 +15,12 @@ def print_special(corpus, tokenizer, special):
     """Print which special tokens are in the text of a corpus, and how they are read."""
     text = corpus.text or ""
     tokens = [token for token in tokenizer.special or (SEPARATOR,) if token in text]
-    how = "special tokens; --no-special reads them as plain text" if special and tokenizer.special else "plain text"
+    counts = ", ".join(f"{text.count(token):,} {token}" for token in tokens)
+    how = "plain text"
+    if special and tokenizer.special:
+        how = "special tokens; --no-special reads them as plain text"
     if tokens:
-        print(f"{', '.join(f'{text.count(token):,} {token}' for token in tokens)} in the text, read as {how}")
+        print(f"{counts} in the text, read as {how}")
 
 
 def open_tokens(tokenizer, corpus, val_fraction=0.1, special=True):
@@ -34,10 +37,12 @@ def open_tokens(tokenizer, corpus, val_fraction=0.1, special=True):
 
 
 def open_run_tokens(checkpoint, corpus_name, data_dir):
-    """Return the tokens that a run was trained on, as `open_tokens` does. corpus_name: --corpus, or None.
+    """Return the tokens that a run was trained on, as `open_tokens` does.
 
-    A run is untrusted, and it names a file on this machine. Raises UserError unless that is a regular file whose tokens
-    have the run's fingerprint: as earlier versions read them, as they are read now, or without special tokens.
+    corpus_name: --corpus, or None.
+    A run is untrusted, and it names a file on this machine. Raises UserError unless that is a
+    regular file whose tokens have the run's fingerprint: as earlier versions read them, as they are
+    read now, or without special tokens.
     """
     corpus = checkpoint.state["corpus"]
     name = corpus_name or corpus["name"]
@@ -54,6 +59,7 @@ def open_run_tokens(checkpoint, corpus_name, data_dir):
         except UserError as error:      # it may have characters that are not in the vocabulary
             reason = f" ({error})"
     raise UserError(
-        f"the corpus {name} is not the one that this run was trained on{reason}: give that one as --corpus, or "
-        f"train on this one with --init-from {checkpoint.folder.parent} and another --out-dir"
+        f"the corpus {name} is not the one that this run was trained on{reason}: give that one as "
+        f"--corpus, or train on this one with --init-from {checkpoint.folder.parent} and another "
+        "--out-dir"
     )

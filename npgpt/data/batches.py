@@ -13,20 +13,24 @@ IGNORED = -1    # the target of a masked token, which the loss ignores
 
 
 class Crops:
-    """The crops of a stream of tokens, which may begin anywhere. A start offset is the position of the first token.
+    """The crops of a stream of tokens, which may begin anywhere.
 
+    A start offset is the position of a crop's first token.
     tokens: 1-D integers; those that a np.ma.MaskedArray masks are read, but are no targets.
     length: of a crop; of shorter tokens there is one crop. split: the name of the tokens in errors.
     Raises UserError for other tokens, for fewer than two, or if a crop could have no target.
     """
 
     def __init__(self, tokens: Tokens, length: int, split: str = "train"):
-        right = isinstance(tokens, Tokens) and tokens.dtype.kind in "iu" and getattr(tokens, "ndim", 1) == 1
-        require(f"{split} tokens", tokens, right, "a 1-D array of integers (np.array makes one of a list)")
+        right = isinstance(tokens, Tokens) and tokens.dtype.kind in "iu"
+        require(f"{split} tokens", tokens, right and getattr(tokens, "ndim", 1) == 1,
+                "a 1-D array of integers (np.array makes one of a list)")
         n = len(tokens)
         if n < 2:
-            without = ", or train without validation (--val-fraction 0)" * (split == "validation")
-            raise UserError(f"the {split} split has {n} tokens and needs 2: give a longer text{without}")
+            raise UserError(
+                f"the {split} split has {n} tokens and needs 2: give a longer text, or train "
+                "without validation (--val-fraction 0)"
+            )
         self.tokens, self.length, self.split = tokens, min(length, n - 1), split
         self.n_starts = n - self.length         # the number of possible start offsets
         if isinstance(tokens, np.ma.MaskedArray):
@@ -34,12 +38,13 @@ class Crops:
             masked = np.diff(seen, prepend=-1, append=n - 1).max() - 1        # the longest run
             if masked >= self.length:
                 raise UserError(
-                    f"a prompt in the {split} split has {masked} tokens, so a crop of {self.length} could have no "
-                    "completion: give shorter prompts, or raise --crop-length or --block-size"
+                    f"a prompt in the {split} split has {masked} tokens, so a crop of "
+                    f"{self.length} could have no completion: give shorter prompts, or raise "
+                    "--crop-length or --block-size"
                 )
 
     def at(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return x and y, int64 (len(starts), length): the crops at `starts`, and the same one token later."""
+        """Return x and y, int64 (len(starts), length): the crops, and the same one token later."""
         crops = [self.tokens[start:start + self.length + 1] for start in starts.tolist()]
         return np.stack([*map(inputs, crops)]), np.stack([*map(targets, crops)])
 
@@ -62,7 +67,8 @@ class Crops:
         if batches == 0:
             raise UserError(
                 f"the {self.split} split has {len(self.tokens)} tokens and a batch in order needs "
-                f"{batch_size * self.length + 1}: lower --batch-size or --crop-length, or give a longer text"
+                f"{batch_size * self.length + 1}: lower --batch-size or --crop-length, or give a "
+                "longer text"
             )
         return batches * batch_size
 
@@ -85,10 +91,10 @@ def count_targets(tokens: Tokens) -> int:
 def windows(tokens: Tokens, size: int, stride: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield parts (x, y) of at most `size` tokens that begin `stride` tokens apart, for evaluation.
 
-    y is IGNORED for tokens that an earlier window predicted, and for masked ones. These are the windows of
-    transformers' "Perplexity of fixed-length models". Except in the first window, every target has at least
-    size - stride tokens of context; with size = stride + 1 none overlap. Raises UserError for a stride that is not from
-    1 to size, or fewer than two tokens.
+    y is IGNORED for tokens that an earlier window predicted, and for masked ones. These are the
+    windows of transformers' "Perplexity of fixed-length models". Except in the first window, every
+    target has at least size - stride tokens of context; with size = stride + 1 none overlap. Raises
+    UserError for a stride that is not from 1 to size, or fewer than two tokens.
     """
     if not 1 <= stride <= size:
         raise UserError(f"the stride must be from 1 to the context of {size} tokens, not {stride}")

@@ -27,9 +27,10 @@ TINYSHAKESPEARE = ("https://raw.githubusercontent.com/karpathy/char-rnn/master/d
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A text, or a folder with token files. `reason` says in one line which corpus it is and where it was found.
+    """A text, or a folder with token files.
 
-    documents: the pairs (prompt, completion) that the text consists of, or None. separator: the text between them.
+    reason: one line that says which corpus it is, and where it was found. documents: the pairs
+    (prompt, completion) that the text consists of, or None. separator: the text between them.
     """
 
     name: str
@@ -40,7 +41,9 @@ class Corpus:
     separator: str = ""
 
 
-def open_corpus(name: str | Path | None = None, directory: str | Path | None = None, raw: bool = False) -> Corpus:
+def open_corpus(
+    name: str | Path | None = None, directory: str | Path | None = None, raw: bool = False
+) -> Corpus:
     """Return the Corpus `name`: one of CORPORA, a UTF-8 text file, or a folder with train.bin and val.bin.
 
     A text file whose name ends in .jsonl has prompts and completions: see `read_answers`. Without a name it is
@@ -74,8 +77,7 @@ def open_corpus(name: str | Path | None = None, directory: str | Path | None = N
 
 
 def in_documents(corpus: Corpus, separator: str) -> Corpus:
-    """Return a corpus whose text is divided into documents. Raises UserError if there are not two.
-    """
+    """Return a corpus whose text is divided into documents. Raises UserError if it has but one."""
     texts = map(str.strip, corpus.text.split(separator)) if corpus.text and separator else ()
     documents = [("", text) for text in texts if text]
     if len(documents) < 2:
@@ -146,8 +148,9 @@ def pydocs_text() -> str:
 
 
 def read_text(path: str | Path, raw: bool = False) -> str:
-    """Return the text in a UTF-8 file, without a byte order mark, and with \\n where Windows has \\r\\n, which it says.
+    """Return the text in a UTF-8 file. A byte order mark is left out.
 
+    The line ends of Windows, \\r\\n, become \\n, which standard error says.
     raw: as it is stored. Raises UserError if it is empty or cannot be read.
     """
     try:
@@ -158,11 +161,12 @@ def read_text(path: str | Path, raw: bool = False) -> str:
         raise UserError(f"{path} cannot be read ({error.strerror}): check its name and permissions") from error
     except UnicodeDecodeError as error:
         how = WITHOUT_HEADER if data.startswith(LLM_C) else "convert it to UTF-8"
-        raise UserError(f"{path} is not UTF-8 text (byte 0x{data[error.start]:02x} at position {error.start}): {how}"
-                        ) from error
+        byte = f"byte 0x{data[error.start]:02x} at position {error.start}"
+        raise UserError(f"{path} is not UTF-8 text ({byte}): {how}") from error
     if not text:
         raise UserError(f"{path} is empty: give a text to train on")
     if raw or "\r\n" not in text:
         return text
-    print(f"npgpt: {path} has the line ends of Windows, \\r\\n, which are read as \\n", file=sys.stderr)
+    line = f"npgpt: {path} has the line ends of Windows, \\r\\n, which are read as \\n"
+    print(line, file=sys.stderr)
     return text.replace("\r\n", "\n")

@@ -1,7 +1,6 @@
 """From a corpus to tokens: its two splits, in memory or as token files."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,13 +21,16 @@ def tokenize_corpus(
 
     val_fraction: the share for validation, cut off where nanoGPT does; with 0, validation is None.
     special: as in the tokenizer's `encode`. Both are encoded separately, so that no token crosses
-    the boundary. Raises UserError as the tokenizer does, and if a split of documents has no targets.
+    the boundary. Raises UserError as the tokenizer does, and if a split of documents has no
+    targets.
     """
-    whole: Any = corpus.documents or corpus.text or ""
+    whole = corpus.documents or corpus.text or ""
     boundary = int(len(whole) * (1 - val_fraction))
-    for token in tokenizer.special if special and isinstance(whole, str) else ():
-        start = whole.rfind(token, max(0, boundary - len(token) + 1), boundary + len(token) - 1)
-        boundary = start + len(token) if start != -1 else boundary      # it would be cut in two
+    if special and isinstance(whole, str):
+        for token in tokenizer.special:
+            begin, end = max(0, boundary - len(token) + 1), boundary + len(token) - 1
+            if (start := whole.rfind(token, begin, end)) != -1:         # it would be cut in two
+                boundary = start + len(token)
     train = encode(whole[:boundary], corpus, tokenizer, special)
     return train, encode(whole[boundary:], corpus, tokenizer, special) if val_fraction else None
 
@@ -45,7 +47,7 @@ def encode(part, corpus, tokenizer, special):
     ending, end_ids = (corpus.separator, []) if end is None else ("", [end])
     pieces = [piece for prompt, completion in part for piece in (
         tokenizer.encode(prompt, special), tokenizer.encode(completion + ending, special), end_ids)]
-    tokens = np.concatenate([*pieces, []]).astype(np.uint16)
+    tokens = np.concatenate([*pieces, []], dtype=np.uint16, casting="unsafe")
     sizes = np.array([*map(len, pieces)], dtype=np.int64)
     masked = np.repeat(np.arange(len(pieces)) % 3 == 0, sizes)
     tokens = np.ma.array(tokens, mask=masked) if masked.any() else tokens
@@ -76,13 +78,17 @@ def prepare(
 
 
 def open_dataset(
-    corpus: Corpus, tokenizer_kind: str | None = None, val_fraction: float = 0.1, special: bool = True
+    corpus: Corpus,
+    tokenizer_kind: str | None = None,
+    val_fraction: float = 0.1,
+    special: bool = True,
 ) -> tuple[Tokens, Tokens | None, Tokenizer]:
-    """Return (train, validation, tokenizer) of a corpus; the tokens are uint16, validation may be None.
+    """Return (train, validation, tokenizer) of a corpus. Tokens are uint16, validation may be None.
 
-    tokenizer_kind: a name for make_tokenizer, by default "char" for a text. Token files are read with the tokenizer in
-    their folder, or if there is none with `tokenizer_kind`, by default GPT-2's, as in nanoGPT. The other arguments are
-    those of `tokenize_corpus`. Raises UserError if the folder has another tokenizer or nanoGPT's meta.pkl.
+    tokenizer_kind: a name for make_tokenizer, by default "char" for a text. Token files are read
+    with the tokenizer in their folder, or if there is none with `tokenizer_kind`, by default
+    GPT-2's, as in nanoGPT. The other arguments are those of `tokenize_corpus`. Raises UserError if
+    the folder has another tokenizer or nanoGPT's meta.pkl.
     """
     if corpus.folder is None:
         tokenizer = make_tokenizer(tokenizer_kind or "char", corpus.text)
@@ -95,6 +101,9 @@ def open_dataset(
                             "leave the tokenizer out, or prepare the text again")
         return *splits, tokenizer
     if (corpus.folder / "meta.pkl").exists():
-        raise UserError(f"{corpus.folder} stores its characters in meta.pkl, and npgpt does not read pickles: make the "
-                        "folder from its text with `npgpt data prepare input.txt --tokenizer char --out FOLDER`")
+        raise UserError(
+            f"{corpus.folder} stores its characters in meta.pkl, and npgpt does not read pickles: "
+            "make the folder from its text with `npgpt data prepare input.txt --tokenizer char "
+            "--out FOLDER`"
+        )
     return *splits, make_tokenizer(tokenizer_kind or "gpt2")

@@ -44,9 +44,9 @@ def one_line_errors():
 class HFTokenizer(Tokenizer):
     """The tokenizer that `description`, the contents of a tokenizer.json, defines.
 
-    `batch` adds the special tokens that the tokenizer.json adds to a text, such as [CLS] and [SEP]; `encode` adds none.
-    The methods raise UserError if the library (the extra "hf") is missing or fails; the constructor also if the ids
-    exceed uint16.
+    `batch` adds the special tokens that the tokenizer.json adds to a text, such as [CLS] and [SEP];
+    `encode` adds none. The methods raise UserError if the library (the extra "hf") is missing or
+    fails; the constructor also if the ids exceed uint16.
     """
 
     kind = "hf"
@@ -89,7 +89,7 @@ class HFTokenizer(Tokenizer):
 
     @one_line_errors()
     def encode(self, text: str, special: bool = False) -> np.ndarray:
-        """Return the ids of `text`, uint16 1-D. special: special tokens in it are read, else spelled out."""
+        """Return the ids of `text`, uint16 1-D. special: read special tokens in it as tokens."""
         self._library.encode_special_tokens = not special
         return np.array(self._library.encode(text, add_special_tokens=False).ids, dtype=np.uint16)
 

@@ -9,7 +9,10 @@ from npgpt.errors import UserError
 from npgpt.files import open_regular
 
 SEPARATOR = "<|endoftext|>"     # between two documents of a text file
-WITHOUT_HEADER = "it is a token file of llm.c: without its header of 1,024 bytes it is nanoGPT's train.bin or val.bin"
+WITHOUT_HEADER = (
+    "it is a token file of llm.c: without its header of 1,024 bytes it is nanoGPT's train.bin or "
+    "val.bin"
+)
 SPLITS = ("train", "val")
 LLM_C = (20240520).to_bytes(4, "little")        # begins llm.c's token files
 
@@ -51,10 +54,11 @@ class TokenFile:
 def write_token_files(folder: Path, train: np.ndarray, val: np.ndarray | None) -> None:
     """Write both splits into a folder, for `load_token_files`. Without validation, val.bin is empty."""
     for split, tokens in zip(SPLITS, (train, val), strict=True):
-        (folder / f"{split}.bin").write_bytes(b"" if tokens is None else tokens.astype("<u2").tobytes())
+        data = b"" if tokens is None else tokens.astype("<u2").tobytes()
+        (folder / f"{split}.bin").write_bytes(data)
 
 
 def load_token_files(folder: Path) -> tuple[TokenFile, TokenFile | None]:
-    """Return train.bin and val.bin of `folder`; None if val.bin is empty. Raises UserError as `TokenFile` does."""
+    """Return train.bin and val.bin of `folder`; None if val.bin is empty. Raises as `TokenFile`."""
     train, val = (folder / f"{split}.bin" for split in SPLITS)
     return TokenFile(train), None if val.is_file() and val.stat().st_size == 0 else TokenFile(val)

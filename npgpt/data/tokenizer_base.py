@@ -20,7 +20,7 @@ class Tokenizer:
     decode_bytes: Callable[[ArrayLike], bytes]
     eos_token_id: int | None = None     # the id that ends a document, if there is one
     pad_token_id: int | None = None     # the id that pads a batch, if there is one
-    special: dict[str, int] = {}        # the tokens that `encode` finds in a text if special is true
+    special: dict[str, int] = {}        # the tokens that `encode` reads in a text if it is told to
 
     def decode(self, ids: ArrayLike) -> str:
         """Return the text (str) of 1-D token ids; bytes that are not UTF-8 become U+FFFD. Raises as decode_bytes."""
@@ -58,7 +58,10 @@ class Tokenizer:
         return self.encode(text)[:length]
 
     def count_bytes(self, tokens) -> int:
-        """Return the bytes of text that 1-D token ids stand for; masked and end-of-text tokens count as 0."""
+        """Return the bytes of text that 1-D token ids stand for.
+
+        Masked tokens and those that end a text count as 0.
+        """
         total = 0
         for start in range(0, len(tokens), TOKENS_AT_ONCE):     # a token file may be larger than the memory
             ids = np.ma.compressed(tokens[start:start + TOKENS_AT_ONCE])

@@ -39,7 +39,7 @@ class CharTokenizer(Tokenizer):
         return cls("".join(sorted(set(text))))
 
     def encode(self, text: str, special: bool = False) -> np.ndarray:
-        """Return the ids of `text`, uint16 1-D; no token is special. Raises UserError for an unknown character."""
+        """Return the ids of `text`, uint16 1-D. Raises UserError for an unknown character."""
         try:
             return np.fromiter(map(self._ids.__getitem__, text), np.uint16, len(text))
         except KeyError as error:
@@ -62,7 +62,7 @@ class ByteTokenizer(Tokenizer):
     vocab_size = 256
 
     def encode(self, text: str, special: bool = False) -> np.ndarray:
-        """Return the ids of `text`, uint16 1-D; no token is special."""
+        """Return the ids of `text`, uint16 1-D."""
         return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8).astype(np.uint16)
 
     def decode_bytes(self, ids):
@@ -94,7 +94,7 @@ class GPT2Tokenizer(Tokenizer):
                             "stored it") from error
 
     def encode(self, text: str, special: bool = False) -> np.ndarray:
-        """Return the ids of `text`, uint16 1-D. special: "<|endoftext|>" is one token, else ordinary text."""
+        """Return the ids of `text`, uint16 1-D. special: read "<|endoftext|>" as a token."""
         allowed = set(self.special if special else ())
         ids = self._encoding.encode(text, allowed_special=allowed, disallowed_special=())
         return np.array(ids, dtype=np.uint16)

@@ -26,9 +26,9 @@ def mean_loss(model, batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[
 def evaluate_split(model, tokens: Tokens, stride: int | None = None) -> tuple[float, int]:
     """Compute the `mean_loss` of a model on a split, 1-D token ids.
 
-    Without a stride the windows do not overlap. Every token but the first, and masked ones, is predicted once. Early
-    tokens of a window have little context, so the loss is an upper bound. With a stride the windows are those of
-    `windows`.
+    Without a stride the windows do not overlap. Every token but the first, and masked ones, is
+    predicted once. Early tokens of a window have little context, so the loss is an upper bound.
+    With a stride the windows are those of `windows`.
     """
     block_size = model.config.block_size
     rows = max(model.engine.threads, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size)

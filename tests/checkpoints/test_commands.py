@@ -119,8 +119,8 @@ def test_a_model_of_the_hub_is_sampled_evaluated_and_fine_tuned_and_then_offline
 
 @pytest.fixture
 def saving(train, monkeypatch):
-    """A run "out" of step 2, which another process continues: saving(where) lets it save step 4, and
-    delete step 2, when the function `where` is next called.
+    """A run "out" of step 2, which another process continues: saving(where) lets it save step 4,
+    and delete step 2, when the function `where` is next called.
     """
     assert train("--max-iters", 2)[0] == train("--max-iters", 4, "--out-dir", "later")[0] == 0
 

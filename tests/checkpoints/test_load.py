@@ -43,7 +43,9 @@ def test_missing_extra_and_misshapen_tensors_are_all_named(folder):
 
 
 @pytest.mark.parametrize("more", ["", "transformer."])
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod."])
+@pytest.mark.parametrize(
+    "prefix", ["module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod."]
+)
 def test_prefixes_that_torch_adds_are_named(folder, prefix, more):
     tensors = load_file(folder / "model.safetensors")
     names = {name: prefix + more + name.removeprefix("transformer.") for name in tensors}

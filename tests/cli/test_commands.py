@@ -168,9 +168,17 @@ def test_version_help_and_nothing_at_all(npgpt):
     refused(npgpt("fly"), "fly")
 
 
-@pytest.mark.parametrize(("chars", "end", "prompt"), [
-    ("\nab", None, "\n"), ("ehtx", None, "the"), ("xyz", None, "x"), ("z\nehtx", 0, "\n"), ("zeht", 0, "the"),
-    ("xz", 1, "x")])
+@pytest.mark.parametrize(
+    ("chars", "end", "prompt"),
+    [
+        ("\nab", None, "\n"),
+        ("ehtx", None, "the"),
+        ("xyz", None, "x"),
+        ("z\nehtx", 0, "\n"),
+        ("zeht", 0, "the"),
+        ("xz", 1, "x"),
+    ],
+)
 def test_the_default_prompt_is_something_that_the_tokenizer_knows(chars, end, prompt):
     """And after which the model does not end the text, as it does after its last bias."""
     tokenizer = CharTokenizer(chars)
@@ -178,7 +186,10 @@ def test_the_default_prompt_is_something_that_the_tokenizer_knows(chars, end, pr
     tokenizer.eos_token_id = end
     assert default_prompt(model, tokenizer) == prompt
     if end == 0 and chars[1] == "\n":
-        model.params["ln_f.weight"][:], model.params["ln_f.bias"][:] = 0.0, model.params["wte.weight"][end]
+        model.params["ln_f.weight"][:], model.params["ln_f.bias"][:] = (
+            0.0,
+            model.params["wte.weight"][end],
+        )
         model.params["wte.weight"][end] *= 9.0
         assert default_prompt(model, tokenizer) == "z"
 

@@ -98,7 +98,9 @@ def test_a_vocabulary_of_gpt2s_size_is_read_with_the_models_own_tokens(npgpt, fo
     assert load(folder)[1].kind == "gpt2"
 
 
-def test_ids_that_are_permuted_are_not_gpt2s_and_gpt2s_need_no_extra(npgpt, gpt2, monkeypatch, capsys):
+def test_ids_that_are_permuted_are_not_gpt2s_and_gpt2s_need_no_extra(
+    npgpt, gpt2, monkeypatch, capsys
+):
     library = pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     folder, description = save_model_of(OWN_SIZE), describe(gpt2)
     path, vocab = folder / "tokenizer.json", description["model"]["vocab"]
@@ -156,10 +158,12 @@ def test_ids_that_are_permuted_are_not_gpt2s_and_gpt2s_need_no_extra(npgpt, gpt2
     assert load(folder)[1].kind == "gpt2"
 
 
-@pytest.mark.parametrize(("vocab_size", "said"), [(304, None), (300, None), (299, None), (296, "297 tokens")])
+@pytest.mark.parametrize(
+    ("vocab_size", "said"), [(304, None), (300, None), (299, None), (296, "297 tokens")]
+)
 def test_special_and_added_tokens_beside_vocab_json(npgpt, capsys, vocab_size, said):
-    """Of models with a padded vocabulary, one that fits, one without a row for the last added token,
-    and one without a row for a token of the text.
+    """Of models with a padded vocabulary, one that fits, one without a row for the last added
+    token, and one without a row for a token of the text.
     """
     pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     folder = save_model_of(vocab_size)

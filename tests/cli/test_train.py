@@ -54,8 +54,12 @@ def test_documents_are_packed(npgpt, text_file, tmp_path):
     """Each line is a document; every token of each is trained on."""
     assert npgpt("data", "prepare", text_file, "--tokenizer", "byte", "--out", "lines", "--documents", r"\n")[0] == 0
     code, out, _ = npgpt("train", "--corpus", "lines", *TINY, "--epochs", 2)
-    assert code == 0 and "data: 893 tokens to train on, 127 tokens to validate" in out and "vocabulary 256" in out
-    assert find_checkpoint("out").name == "step-00000110"           # 2 epochs of 55 batches of 2 x 8 tokens
+    assert (
+        code == 0
+        and "data: 893 tokens to train on, 127 tokens to validate" in out
+        and "vocabulary 256" in out
+    )
+    assert find_checkpoint("out").name == "step-00000110"  # 2 epochs of 55 batches of 2 x 8 tokens
     code, out, _ = npgpt("eval")
     assert code == 0 and "val: 126 tokens predicted" in out and "bits per byte  " in out
     loss, bits = (float(line.split()[column]) for line, column in ((out.splitlines()[1], 1), (out.splitlines()[3], 3)))
@@ -72,7 +76,11 @@ def test_token_files_without_validation(npgpt, text_file):
     assert npgpt(*prepare, "--documents", r"\n")[0] == 0
     code, out, _ = npgpt("train", "--corpus", "lines", *TINY, "--epochs", 1)
     assert code == 0 and "data: 1,020 tokens to train on, none to validate" in out
-    assert find_checkpoint("out").name == "step-00000063" and "train loss" in out and "validation loss" not in out
+    assert (
+        find_checkpoint("out").name == "step-00000063"
+        and "train loss" in out
+        and "validation loss" not in out
+    )
     code, out, _ = npgpt("eval")
     assert code == 0 and "all: 1,019 tokens predicted" in out and "bits per byte  " in out
     refused(npgpt("eval", "--split", "val"), "trained without validation")
@@ -97,7 +105,11 @@ def test_it_learns_to_answer(npgpt):
     flags = ["--n-embd", 32, "--learning-rate", 1e-2, "--batch-size", 10, "--max-iters", 150,
              "--lr-decay-iters", 0, "--val-fraction", 0]
     code, out, _ = npgpt("train", "--corpus", "answers.jsonl", *TINY, *flags)
-    assert code == 0 and "corpus: 20 prompts in answers.jsonl" in out and "data: 80 tokens to train on" in out
+    assert (
+        code == 0
+        and "corpus: 20 prompts in answers.jsonl" in out
+        and "data: 80 tokens to train on" in out
+    )
     code, out, _ = npgpt("eval")
     assert code == 0 and "40 tokens predicted" in out and float(re.search("loss +(.*) nats", out)[1]) < 0.1
     for letter in "aht":

@@ -68,11 +68,19 @@ def test_without_a_network_only_the_default_is_replaced_by_pydocs(tmp_path):
 
 def test_a_text_file(tmp_path, capsys):
     path = tmp_path / "poem.txt"
-    for start, end, said in ((b"", "\n", ""), (b"\xef\xbb\xbf", "\n", ""), (b"\xef\xbb\xbf", "\r\n", "Windows")):
+    for start, end, said in (
+        (b"", "\n", ""),
+        (b"\xef\xbb\xbf", "\n", ""),
+        (b"\xef\xbb\xbf", "\r\n", "Windows"),
+    ):
         path.write_bytes(start + f"naïve{end}lines\rof{end}".encode())
         for name in (path, str(path)):
             corpus = open_corpus(name)
-            assert (corpus.name, corpus.text, corpus.folder) == (str(path), "naïve\nlines\rof\n", None)
+            assert (corpus.name, corpus.text, corpus.folder) == (
+                str(path),
+                "naïve\nlines\rof\n",
+                None,
+            )
             assert str(path) in corpus.reason
             err = capsys.readouterr().err
             assert said in err and err.count("\n") == bool(said)       # it is said once
@@ -87,7 +95,10 @@ def test_a_text_file(tmp_path, capsys):
 @pytest.mark.parametrize("separator", ["", "||", "tale"])
 def test_a_text_without_documents(separator):
     corpus = Corpus("one", "tale one tale ", None, "a text of the tests")
-    with pytest.raises(UserError, match="one does not contain two documents separated by '.*': give another separator"):
+    with pytest.raises(
+        UserError,
+        match="one does not contain two documents separated by '.*': give another separator",
+    ):
         in_documents(corpus, separator)
 
 

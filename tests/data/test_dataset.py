@@ -17,7 +17,11 @@ def test_answers_are_packed_and_their_prompts_masked(eos, ending):
     train, val = tokenize_corpus(corpus, tokenizer, 0.5)
     assert train.tolist() == [None, None, *b"c", *ending] and val.tolist() == [*b"de", *ending]
     both, none = tokenize_corpus(corpus, tokenizer, 0)
-    assert none is None and both.dtype == np.uint16 and both.data.tolist() == [*b"abc", *ending, *b"de", *ending]
+    assert (
+        none is None
+        and both.dtype == np.uint16
+        and both.data.tolist() == [*b"abc", *ending, *b"de", *ending]
+    )
     assert np.flatnonzero(both.mask).tolist() == [0, 1]
     with pytest.raises(UserError, match="train on all with --val-fraction 0"):
         tokenize_corpus(corpus, tokenizer, 0.9)         # a split of nothing
@@ -31,7 +35,10 @@ def test_special_tokens_of_a_text_are_not_cut_in_two(at):
     train, val = tokenize_corpus(Corpus("poem", text, None, ""), tokenizer)
     boundary = at + 5 if at in (14, 15) else 18
     assert (train, val) == ((text[:boundary], True), (text[boundary:], True))
-    assert tokenize_corpus(Corpus("poem", text, None, ""), tokenizer, special=False)[0] == (text[:18], False)
+    assert tokenize_corpus(Corpus("poem", text, None, ""), tokenizer, special=False)[0] == (
+        text[:18],
+        False,
+    )
 
 
 class Marked(ByteTokenizer):
@@ -82,7 +89,9 @@ def test_a_folder_without_a_tokenizer_is_gpt2s_and_a_pickle_is_not_opened(token_
     assert isinstance(open_dataset(open_corpus(token_folder), "byte")[2], ByteTokenizer)
     (token_folder / "meta.pkl").write_bytes(b"cpytest\nfail\n(Vthe pickle was opened\ntR.")      # fails when loaded
     for kind in (None, "gpt2"):
-        with pytest.raises(UserError, match="meta.pkl.*npgpt data prepare input.txt --tokenizer char"):
+        with pytest.raises(
+            UserError, match="meta.pkl.*npgpt data prepare input.txt --tokenizer char"
+        ):
             open_dataset(open_corpus(token_folder), kind)
 
 
@@ -93,7 +102,11 @@ def test_prepare_documents(tmp_path, eos):
     tokenizer.eos_token_id = eos
     corpus = Corpus("tales", "\n--\n".join(["", *stories, " "]), None, "a text of the tests")
     prepare(in_documents(corpus, "--"), tokenizer, tmp_path / "tokens")
-    assert sorted(path.name for path in (tmp_path / "tokens").iterdir()) == [TOKENIZER_FILE, "train.bin", "val.bin"]
+    assert sorted(path.name for path in (tmp_path / "tokens").iterdir()) == [
+        TOKENIZER_FILE,
+        "train.bin",
+        "val.bin",
+    ]
     train, val, _ = open_dataset(open_corpus(tmp_path / "tokens"))
     end = "--" if eos is None else chr(eos)
     assert bytes(train[:].tolist()).decode() == "".join(f"{story}{end}" for story in stories[:9])
@@ -104,8 +117,17 @@ def test_the_end_of_a_document_is_the_tokenizers(npgpt, tmp_path):
     pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     word_pieces(tmp_path / "tokenizer.json")
     (tmp_path / "lines.txt").write_text("to be\nor [MASK] not\n")
-    command = ["data", "prepare", "lines.txt", "--tokenizer", "hf:tokenizer.json", "--documents", r"\n",
-               "--val-fraction", 0.5]
+    command = [
+        "data",
+        "prepare",
+        "lines.txt",
+        "--tokenizer",
+        "hf:tokenizer.json",
+        "--documents",
+        r"\n",
+        "--val-fraction",
+        0.5,
+    ]
     for flags, inside in (([], [4]), (["--no-special"], None)):
         code, out, _ = npgpt(*command, "--out", f"tokens{len(flags)}", *flags)
         assert code == 0 and "documents: 2" in out

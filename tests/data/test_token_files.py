@@ -37,7 +37,9 @@ def test_files_of_llm_c_and_of_earlier_versions(token_folder):
     header = np.zeros(256, "<i4")
     header[:3] = 20240520, 1, 2
     (token_folder / "train.bin").write_bytes(header.tobytes() + bytes([1, 0, 2, 0]))
-    with pytest.raises(UserError, match="train.bin cannot be read: it is a token file of llm.c: without its header"):
+    with pytest.raises(
+        UserError, match="train.bin cannot be read: it is a token file of llm.c: without its header"
+    ):
         load_token_files(token_folder)
     with pytest.raises(UserError, match="it is a token file of llm.c"):
         read_text(token_folder / "train.bin")

@@ -58,7 +58,10 @@ def test_gpt2(gpt2):
     assert gpt2.eos_token_id not in ids and gpt2.decode(ids) == gpt2.decode([gpt2.eos_token_id]) == "<|endoftext|>"
     assert gpt2.count_bytes([gpt2.eos_token_id, *ids]) == 13
     assert gpt2.encode("a<|endoftext|>b", special=True).tolist() == [64, 50256, 65]
-    assert gpt2.count_bytes(np.ma.array([50256, *ids], mask=[True] * (len(ids) - 1) + [False] * 2)) < 13
+    assert (
+        gpt2.count_bytes(np.ma.array([50256, *ids], mask=[True] * (len(ids) - 1) + [False] * 2))
+        < 13
+    )
     assert_round_trip(gpt2)
 
 

@@ -68,7 +68,9 @@ def test_a_model_arrives_whole_and_works_offline(server, files, monkeypatch, cap
     server.stop()
     assert hub.fetch_model("gpt2") == folder
     said = refusal(hub.fetch_model, NAME)
-    assert said.startswith("there is no folder owner/model here, and owner/model is not in the local")
+    assert said.startswith(
+        "there is no folder owner/model here, and owner/model is not in the local"
+    )
 
 
 @pytest.mark.parametrize(("file", "fault", "said"), [

@@ -116,7 +116,10 @@ def test_starts_of_a_batch(tokens, sampling, expected):
 
 
 def test_starts_of_an_evaluation():
-    assert trainer_of(TOKENS).crops["train"].evenly(2, 4).tolist() == [[0, 12, 24, 36], [48, 60, 72, 84]]
+    assert trainer_of(TOKENS).crops["train"].evenly(2, 4).tolist() == [
+        [0, 12, 24, 36],
+        [48, 60, 72, 84],
+    ]
 
 
 def trainer_of(tokens, **options):

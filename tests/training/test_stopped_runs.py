@@ -44,7 +44,10 @@ def test_a_run_that_stops_is_resumed(train, npgpt, tmp_path, monkeypatch, number
         once(patch, 3, lambda: [signal.raise_signal(number) for _ in range(times)])
         code, out, err = train("--max-iters", 6, "--eval-interval", interval)
     assert (code, err) == ((128 + number, "") if stops else (130, "interrupted\n"))
-    assert not stops or "stopped at step 4, saved; continue with: npgpt train --resume --out-dir out\n" in out
+    assert (
+        not stops
+        or "stopped at step 4, saved; continue with: npgpt train --resume --out-dir out\n" in out
+    )
     assert find_checkpoint("out").name == f"step-{saved:08d}"
     for end in (5, 6):
         assert npgpt("train", "--resume", "--max-iters", end)[0] == 0

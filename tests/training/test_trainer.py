@@ -17,7 +17,9 @@ from tests.torch_gpt import torch_gpt, torch_parameters, unit_scale
 
 TOKENS = np.random.default_rng(0).integers(0, 11, 300).astype(np.uint16)
 # Of 10 tokens, 6 are prompts', of at most 4 tokens.
-ANSWERS = np.ma.array(TOKENS, mask=(np.random.default_rng(1).random(300) < 0.75) & (np.arange(300) % 5 > 0))
+ANSWERS = np.ma.array(
+    TOKENS, mask=(np.random.default_rng(1).random(300) < 0.75) & (np.arange(300) % 5 > 0)
+)
 
 
 def trainer_of(out_dir, dropout=0.0, train_tokens=TOKENS, val_tokens=TOKENS[:50], **options):
@@ -65,10 +67,18 @@ def test_evaluation_on_answers_is_the_mean_over_their_targets(tmp_path):
     for start in range(0, 80, 8):
         window = ANSWERS.data[start:start + 9].astype(int)
         logits, _ = trainer.model.forward(window[None, :-1])
-        losses += [np.log(np.exp(row).sum()) - row[target] for row, target, masked in
-                   zip(logits[0], window[1:], ANSWERS.mask[start + 1:start + 9], strict=True) if not masked]
+        losses += [
+            np.log(np.exp(row).sum()) - row[target]
+            for row, target, masked in zip(
+                logits[0], window[1:], ANSWERS.mask[start + 1 : start + 9], strict=True
+            )
+            if not masked
+        ]
     loss, n = evaluate_split(trainer.model, ANSWERS[:81])
-    assert loss == pytest.approx(np.mean(losses), rel=1e-12) and n == len(losses) == 80 - ANSWERS.mask[1:81].sum()
+    assert (
+        loss == pytest.approx(np.mean(losses), rel=1e-12)
+        and n == len(losses) == 80 - ANSWERS.mask[1:81].sum()
+    )
     batches = [trainer.crops["val"].at(starts) for starts in trainer.crops["val"].evenly(5, 4)]
     losses = [trainer.model.evaluate(*batch) * (batch[1] != -1).sum() for batch in batches]
     counts = [(targets != -1).sum() for _, targets in batches]
@@ -79,19 +89,29 @@ def test_a_split_shorter_than_a_crop_is_one_crop(tmp_path, capsys):
     """Each split has its own length: a short validation does not shorten what is trained on."""
     trainer = trainer_of(tmp_path, val_tokens=TOKENS[:4])
     assert trainer.crop_length == 8 and trainer.crops["val"].length == 3
-    assert capsys.readouterr().out == "the validation split has 4 tokens, so its crops have 3 instead of 8\n"
+    assert (
+        capsys.readouterr().out
+        == "the validation split has 4 tokens, so its crops have 3 instead of 8\n"
+    )
     unit_scale(trainer.model.params)
     expected = trainer.model.evaluate(TOKENS[None, :3], TOKENS[None, 1:4])
     assert trainer.evaluate()["val"] == pytest.approx(expected, rel=1e-12)
     trainer = trainer_of(tmp_path, train_tokens=TOKENS[:6])
     assert trainer.crop_length == 5 and "the train split has 6 tokens" in capsys.readouterr().out
     assert trainer.run() and read_metrics(tmp_path)[1]["step"] == 1
-    with pytest.raises(UserError, match="the validation split has 1 tokens and needs 2: .*--val-fraction 0"):
+    with pytest.raises(
+        UserError, match="the validation split has 1 tokens and needs 2: .*--val-fraction 0"
+    ):
         trainer_of(tmp_path, val_tokens=TOKENS[:1])
 
 
-@pytest.mark.parametrize(("tokens", "options", "steps"), [
-    (TOKENS, {"epochs": 3, "gradient_accumulation_steps": 2}, 14), (TOKENS, {"epochs": 2, "crop_length": 4}, 36)])
+@pytest.mark.parametrize(
+    ("tokens", "options", "steps"),
+    [
+        (TOKENS, {"epochs": 3, "gradient_accumulation_steps": 2}, 14),
+        (TOKENS, {"epochs": 2, "crop_length": 4}, 36),
+    ],
+)
 def test_epochs_are_steps(tmp_path, tokens, options, steps):
     for decay, expected in ((None, steps), (60, 60), (0, 0)):
         trainer = trainer_of(
@@ -110,7 +130,12 @@ def test_invalid_epochs(tmp_path):
 
 
 def test_the_fingerprint_covers_what_is_masked():
-    others = [ANSWERS, TOKENS + 1, np.ma.array(TOKENS, mask=False), np.ma.array(TOKENS, mask=~ANSWERS.mask)]
+    others = [
+        ANSWERS,
+        TOKENS + 1,
+        np.ma.array(TOKENS, mask=False),
+        np.ma.array(TOKENS, mask=~ANSWERS.mask),
+    ]
     assert len({fingerprint(each) for each in (TOKENS, *others)}) == 5
     assert fingerprint(TOKENS, TOKENS) != fingerprint(TOKENS, None) == fingerprint(TOKENS)
 

@@ -44,13 +44,18 @@ OUT = [*RUN, "plot out", f"train {TINY} --corpus text.txt --out-dir out --max-it
 TOKENIZER = [*MODEL, f"train --tokenizer hf:model {NEW}",
              "data prepare text.txt --tokenizer hf:model/tokenizer.json --out new/it"]
 FAMILIES = ["wordpiece", "bpe"]
-READERS = {"char": OUT, "char-model": MODEL, "shards": MODEL,       # folder -> commands that read it
-           **{name: ["eval out --corpus tokens", f"train {TOKENS}"] for name in ("tokens", "documents")},
-           "text": [f"train {NEW}", "data prepare text.txt --tokenizer char --out new/it"],
-           "preset": ["info --preset preset.toml", f"train --preset preset.toml {NEW}"],
-           "exercise": ["exercise"],
-           "lora": [f"train --init-from model --block {LORA} --freeze *.weight,*.bias {TUNED}"],
-           **{name: RUN for name in FAMILIES}, **{f"{name}-model": TOKENIZER for name in FAMILIES}}
+READERS = {
+    "char": OUT,
+    "char-model": MODEL,
+    "shards": MODEL,  # folder -> commands that read it
+    **{name: ["eval out --corpus tokens", f"train {TOKENS}"] for name in ("tokens", "documents")},
+    "text": [f"train {NEW}", "data prepare text.txt --tokenizer char --out new/it"],
+    "preset": ["info --preset preset.toml", f"train --preset preset.toml {NEW}"],
+    "exercise": ["exercise"],
+    "lora": [f"train --init-from model --block {LORA} --freeze *.weight,*.bias {TUNED}"],
+    **{name: RUN for name in FAMILIES},
+    **{f"{name}-model": TOKENIZER for name in FAMILIES},
+}
 PROGRESS = {"linear level 1": {"solved": "2026-01-01", "tries": 2, "hints": {"dweight": 1}}}
 
 
