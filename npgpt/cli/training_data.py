@@ -49,7 +49,8 @@ def open_run_tokens(checkpoint, corpus_name, data_dir):
     if corpus_name is None and name not in CORPORA and (not os.path.isabs(name) or name.startswith(("//", "\\\\"))):
         raise UserError(f"{checkpoint.folder} names the corpus {name!r}, which is not an absolute path here: "
                         "give it as --corpus")
-    val_fraction, reason = options_of(checkpoint).val_fraction, ""
+    reason = ""
+    val_fraction = options_of(checkpoint).val_fraction
     for raw, special in ((True, False), (False, True), (False, False)):
         opened = open_corpus(name, data_dir, raw)
         try:

@@ -31,7 +31,9 @@ class Crops:
                 f"the {split} split has {n} tokens and needs 2: give a longer text, or train "
                 "without validation (--val-fraction 0)"
             )
-        self.tokens, self.length, self.split = tokens, min(length, n - 1), split
+        self.tokens = tokens
+        self.split = split
+        self.length = min(length, n - 1)
         self.n_starts = n - self.length         # the number of possible start offsets
         if isinstance(tokens, np.ma.MaskedArray):
             seen = np.flatnonzero(~np.ma.getmaskarray(tokens)[1:])

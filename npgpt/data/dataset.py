@@ -28,8 +28,9 @@ def tokenize_corpus(
     boundary = int(len(whole) * (1 - val_fraction))
     if special and isinstance(whole, str):
         for token in tokenizer.special:
-            begin, end = max(0, boundary - len(token) + 1), boundary + len(token) - 1
-            if (start := whole.rfind(token, begin, end)) != -1:         # it would be cut in two
+            begin = max(0, boundary - len(token) + 1)
+            start = whole.rfind(token, begin, boundary + len(token) - 1)
+            if start != -1:         # it would be cut in two
                 boundary = start + len(token)
     train = encode(whole[:boundary], corpus, tokenizer, special)
     return train, encode(whole[boundary:], corpus, tokenizer, special) if val_fraction else None

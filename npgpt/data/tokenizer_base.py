@@ -1,7 +1,7 @@
 """What all tokenizers have in common."""
 
 import codecs
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,7 +20,7 @@ class Tokenizer:
     decode_bytes: Callable[[ArrayLike], bytes]
     eos_token_id: int | None = None     # the id that ends a document, if there is one
     pad_token_id: int | None = None     # the id that pads a batch, if there is one
-    special: dict[str, int] = {}        # the tokens that `encode` reads in a text if it is told to
+    special: Collection[str] = ()       # the tokens that `encode` reads in a text if it is told to
 
     def decode(self, ids: ArrayLike) -> str:
         """Return the text (str) of 1-D token ids; bytes that are not UTF-8 become U+FFFD. Raises as decode_bytes."""

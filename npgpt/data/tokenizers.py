@@ -80,7 +80,7 @@ class GPT2Tokenizer(Tokenizer):
     kind = "gpt2"
     vocab_size = 50257
     eos_token_id = 50256
-    special = {"<|endoftext|>": 50256}
+    special = ("<|endoftext|>",)
 
     @functools.cached_property
     def _encoding(self):
@@ -95,7 +95,7 @@ class GPT2Tokenizer(Tokenizer):
 
     def encode(self, text: str, special: bool = False) -> np.ndarray:
         """Return the ids of `text`, uint16 1-D. special: read "<|endoftext|>" as a token."""
-        allowed = set(self.special if special else ())
+        allowed = {*self.special} if special else set()
         ids = self._encoding.encode(text, allowed_special=allowed, disallowed_special=())
         return np.array(ids, dtype=np.uint16)
 
