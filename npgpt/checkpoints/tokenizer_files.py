@@ -84,7 +84,8 @@ def read_description(folder: Path) -> dict | None:
     if merges is None:
         return found
     try:
-        text = parsed(merges, "UTF-8", bytes.decode, read_bytes(merges, MOST_TOKENIZER_BYTES))
+        data = read_bytes(merges, MOST_TOKENIZER_BYTES)
+        text = parsed(merges, "UTF-8", lambda data: data.decode("utf-8-sig"), data)
     except OSError as error:
         raise UserError(f"{merges} cannot be read ({error}): copy it there") from None
     lines = [line.removesuffix("\r") for line in text.split("\n")]

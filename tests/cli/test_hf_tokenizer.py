@@ -170,7 +170,7 @@ def test_special_and_added_tokens_beside_vocab_json(npgpt, capsys, vocab_size, s
     made = json.loads(byte_pairs(folder / "made.json", 297).read_text())["model"]
     (folder / "vocab.json").write_text(json.dumps(made["vocab"]))
     merges = "\r\n".join(map(" ".join, made["merges"]))
-    (folder / "merges.txt").write_text("#version: 0.2\n" + merges, "utf-8")
+    (folder / "merges.txt").write_text("\ufeff#version: 0.2\n" + merges, "utf-8")
     files = {
         "added_tokens.json": {"<|pad|>": 297, "plain": 298},
         "special_tokens_map.json": {"eos_token": {"content": "</s>", "lstrip": False},
