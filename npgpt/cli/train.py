@@ -133,32 +133,10 @@ def train(args, backwards=None):
     trainer = None
     with contextlib.ExitStack() as stack:
         try:
-            if args.resume:
-                # It raises before a folder that is not a run gets a lock.
-                find_checkpoint(args.out_dir)
-                if is_first():
-                    stack.enter_context(locked(args.out_dir))
-                    tidy(args.out_dir)
-            elif is_first():
-                check_out_dir(args)
-            trainer = trainer_of(plan(args), args, backwards)
-            if not args.resume and is_first():
-                # Last, when nothing else can go wrong.
-                stack.enter_context(locked(args.out_dir))
-                check_out_dir(args)
-            print(f"model: {trainer.model}")
-            print(f"data: {describe_split(trainer, 'train')} to train on, "
-                  f"{describe_split(trainer, 'val')} to validate")
-            if trainer.run():
-                picture = draw_if_possible(args.out_dir) if is_first() else ""
-                print_result(trainer, args.out_dir, picture, backwards)
-                code = 0
-            else:
-                print(f"stopped at step {trainer.step}, saved; "
-                      f"continue with: {resume_command(args)}")
-                code = 128 + trainer.stop_signal
-            print(end="", flush=True)
-            return code
+            trainer = begin(args, backwards, stack)
+            finished = trainer.run()
+            print_end(trainer, args, backwards, finished)
+            return 0 if finished else 128 + trainer.stop_signal
         except BackwardError as error:
             if trainer is None or trainer.saved_step is None:
                 raise
@@ -174,6 +152,36 @@ def train(args, backwards=None):
             say(f"npgpt: the reader of the output has gone: {how}")
             sys.stdout = None       # Python would flush it at exit, and fail
             return 128 + trainer.stop_signal if trainer and trainer.stop_signal else READER_GONE
+
+
+def begin(args, backwards, stack):
+    """Return the Trainer that the flags describe, when its folder is locked until `stack` ends."""
+    if args.resume:
+        find_checkpoint(args.out_dir)       # raises before a folder that is not a run gets a lock
+        if is_first():
+            stack.enter_context(locked(args.out_dir))
+            tidy(args.out_dir)
+    elif is_first():
+        check_out_dir(args)
+    trainer = trainer_of(plan(args), args, backwards)
+    if not args.resume and is_first():
+        stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
+        check_out_dir(args)
+    print(f"model: {trainer.model}")
+    print(f"data: {describe_split(trainer, 'train')} to train on, "
+          f"{describe_split(trainer, 'val')} to validate")
+    return trainer
+
+
+def print_end(trainer, args, backwards, finished):
+    """Print what has become of a run. Raises OSError if nobody can read it."""
+    if finished:
+        picture = draw_if_possible(args.out_dir) if is_first() else ""
+        print_result(trainer, args.out_dir, picture, backwards)
+    else:
+        command = resume_command(args)
+        print(f"stopped at step {trainer.step}, saved; continue with: {command}")
+    print(end="", flush=True)
 
 
 def stopped(trainer):
