@@ -60,7 +60,8 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     if is_gpt2(description):
         return GPT2Tokenizer()
     try:
-        return HFTokenizer(description)
+        names = [read_dict(folder / name) for name in ("special_tokens_map.json", "tokenizer_config.json")]
+        return HFTokenizer(description, names[0] | names[1])
     except UserError as error:
         name = next(name for name in ("tokenizer.json", "vocab.json") if (folder / name).exists())
         raise UserError(f"the tokenizer in {folder / name} cannot be used: {error}") from error
@@ -294,4 +295,5 @@ def transformers_config(tokenizer, description, block_size):
         "clean_up_tokenization_spaces": False,
         "model_max_length": block_size,
         **found,
+        **tokenizer.names,
     }

@@ -35,7 +35,7 @@ from npgpt.cli.processes import connected, end_if_failed, is_first, launched
 from npgpt.cli.sample import default_prompt, print_samples, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens, print_special
 from npgpt.data.corpora import CORPORA, open_corpus
-from npgpt.data.dataset import open_dataset
+from npgpt.data.dataset import tokenizer_of
 from npgpt.data.tokenizers import is_called
 from npgpt.devices import array_module
 from npgpt.display import tqdm
@@ -320,17 +320,17 @@ def plan(args):
         if "crop_length" not in given:
             shortest = min(options.crop_length, model.config.block_size)
             options = dataclasses.replace(options, crop_length=shortest)
-        print_special(corpus, tokenizer, args.special)
-        splits = open_tokens(tokenizer, corpus, options.val_fraction, args.special)
-        return Run(model, *splits, tokenizer, options, name)
-    # Token files have their own tokenizer.
-    kind = args.tokenizer or (None if corpus.text is None else fields.get("tokenizer"))
-    *tokens, tokenizer = open_dataset(corpus, kind, options.val_fraction, args.special)
+    else:
+        # Token files have their own tokenizer.
+        kind = args.tokenizer or (None if corpus.text is None else fields.get("tokenizer"))
+        tokenizer = tokenizer_of(corpus, kind)
+        size, end = tokenizer.vocab_size, tokenizer.eos_token_id
+        config = GPTConfig(vocab_size=size, eos_token_id=end, **model_fields)
+        model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels,
+                    options.init, args.freeze or ())
     print_special(corpus, tokenizer, args.special)
-    config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
-    model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels,
-                options.init, args.freeze or ())
-    return Run(model, *tokens, tokenizer, options, name)
+    splits = open_tokens(tokenizer, corpus, options.val_fraction, args.special)
+    return Run(model, *splits, tokenizer, options, name)
 
 
 def pretrained_model(args, options, model_fields):

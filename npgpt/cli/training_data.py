@@ -7,20 +7,22 @@ from npgpt.data.corpora import CORPORA, open_corpus
 from npgpt.data.dataset import tokenize_corpus
 from npgpt.data.token_files import SEPARATOR, load_token_files
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer
-from npgpt.errors import UserError
+from npgpt.errors import UserError, printable
 from npgpt.training.options import options_of
 
 
 def print_special(corpus, tokenizer, special):
     """Print which special tokens are in the text of a corpus, and how they are read."""
     text = corpus.text or ""
+    if corpus.documents is not None:        # without what separates them
+        text = "".join(map("".join, corpus.documents))
     tokens = [token for token in tokenizer.special or (SEPARATOR,) if token in text]
     counts = ", ".join(f"{text.count(token):,} {token}" for token in tokens)
     how = "plain text"
     if special and tokenizer.special:
         how = "special tokens; --no-special reads them as plain text"
     if tokens:
-        print(f"{counts} in the text, read as {how}")
+        print(f"{printable(counts)} in the text, read as {how}")
 
 
 def open_tokens(tokenizer, corpus, val_fraction=0.1, special=True):

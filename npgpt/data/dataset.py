@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.checks import check_real
-from npgpt.data.batches import Tokens, count_targets
+from npgpt.data.batches import count_targets
 from npgpt.data.corpora import Corpus
-from npgpt.data.token_files import load_token_files, write_token_files
+from npgpt.data.token_files import write_token_files
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, save_tokenizer
 from npgpt.errors import UserError
@@ -78,33 +78,27 @@ def prepare(
         write_token_files(unfinished, *tokenize_corpus(corpus, tokenizer, val_fraction, special))
 
 
-def open_dataset(
-    corpus: Corpus,
-    tokenizer_kind: str | None = None,
-    val_fraction: float = 0.1,
-    special: bool = True,
-) -> tuple[Tokens, Tokens | None, Tokenizer]:
-    """Return (train, validation, tokenizer) of a corpus. Tokens are uint16, validation may be None.
+def tokenizer_of(corpus: Corpus, kind: str | None = None) -> Tokenizer:
+    """Return the tokenizer for a corpus.
 
-    tokenizer_kind: a name for make_tokenizer, by default "char" for a text. Token files are read
-    with the tokenizer in their folder, or if there is none with `tokenizer_kind`, by default
-    GPT-2's, as in nanoGPT. The other arguments are those of `tokenize_corpus`. Raises UserError if
-    the folder has another tokenizer or nanoGPT's meta.pkl.
+    kind: a name for make_tokenizer, by default "char" for a text. Token files are read with the tokenizer in their folder, or if there is none with `kind`, by
+    default GPT-2's, as in nanoGPT. Raises UserError if the folder has another tokenizer or
+    nanoGPT's meta.pkl.
     """
     if corpus.folder is None:
-        tokenizer = make_tokenizer(tokenizer_kind or "char", corpus.text)
-        return *tokenize_corpus(corpus, tokenizer, val_fraction, special), tokenizer
-    splits = load_token_files(corpus.folder)
+        return make_tokenizer(kind or "char", corpus.text)
     if (corpus.folder / TOKENIZER_FILE).exists():
         tokenizer = load_tokenizer(corpus.folder / TOKENIZER_FILE)
-        if tokenizer_kind is not None and not is_called(tokenizer, tokenizer_kind):
-            raise UserError(f"{corpus.folder} was prepared with the {tokenizer.kind} tokenizer, not {tokenizer_kind}: "
-                            "leave the tokenizer out, or prepare the text again")
-        return *splits, tokenizer
+        if kind is not None and not is_called(tokenizer, kind):
+            raise UserError(
+                f"{corpus.folder} was prepared with the {tokenizer.kind} tokenizer, not {kind}: "
+                "leave the tokenizer out, or prepare the text again"
+            )
+        return tokenizer
     if (corpus.folder / "meta.pkl").exists():
         raise UserError(
             f"{corpus.folder} stores its characters in meta.pkl, and npgpt does not read pickles: "
             "make the folder from its text with `npgpt data prepare input.txt --tokenizer char "
             "--out FOLDER`"
         )
-    return *splits, make_tokenizer(tokenizer_kind or "gpt2")
+    return make_tokenizer(kind or "gpt2")

@@ -44,6 +44,7 @@ def one_line_errors():
 class HFTokenizer(Tokenizer):
     """The tokenizer that `description`, the contents of a tokenizer.json, defines.
 
+    config: the contents of transformers' tokenizer_config.json, which names its "eos_token", … .
     `batch` adds the special tokens that the tokenizer.json adds to a text, such as [CLS] and [SEP];
     `encode` adds none. The methods raise UserError if the library (the extra "hf") is missing or
     fails; the constructor also if the ids exceed uint16.
@@ -51,12 +52,12 @@ class HFTokenizer(Tokenizer):
 
     kind = "hf"
 
-    def __init__(self, description: dict):
+    def __init__(self, description: dict, config: object = None):
         try:
             import tokenizers
         except ImportError:
             raise UserError('a tokenizer.json needs the tokenizers library: pip install "npgpt[hf]"') from None
-        text, self.description = json.dumps(description), description
+        text, self.description, self.names = json.dumps(description), description, {}
         with one_line_errors():
             self._library = tokenizers.Tokenizer.from_str(text)
         self._library.no_truncation()       # a corpus is one long text
@@ -67,9 +68,13 @@ class HFTokenizer(Tokenizer):
             raise UserError(f"its vocabulary is {self.vocab_size}, and token files can store 1 to 65536")
         added = self._library.get_added_tokens_decoder()
         self.special = {token.content: i for i, token in added.items() if token.special}
+        for key, token in config.items() if isinstance(config, dict) else ():
+            content = token.get("content") if isinstance(token, dict) else token
+            if key.endswith("_token") and str(content) in self.special:
+                self.names[key] = content
         self.eos_token_id, self.pad_token_id = (
-            next((self.special[name] for name in names if name in self.special), None)
-            for names in (END_OF_TEXT, PADDING))
+            next((self.special[name] for name in known if name in self.special), None)
+            for known in ((self.names.get("eos_token"), *END_OF_TEXT), (self.names.get("pad_token"), *PADDING)))
 
     @classmethod
     def open(cls, name: str) -> "HFTokenizer":
@@ -78,12 +83,13 @@ class HFTokenizer(Tokenizer):
             path = Path(name, "tokenizer.json") if os.path.isdir(name) else Path(name)
         elif re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name, re.ASCII) and not name.endswith(".json"):
             from npgpt.download.hub import fetch_file
-            path = fetch_file(name, "tokenizer.json")
+            path = fetch_file(name, "tokenizer.json", "tokenizer_config.json")
         else:
             raise UserError(f"there is no tokenizer at {name!r}: give hf: and a tokenizer.json, a folder that contains "
                             "one, or the name of a repository on the hub")
         try:
-            return cls(read_json(path, MOST_TOKENIZER_BYTES))
+            config = path.with_name("tokenizer_config.json")
+            return cls(read_json(path, MOST_TOKENIZER_BYTES), read_json(config) if config.exists() else None)
         except (OSError, UserError) as error:
             raise UserError(f"{path} cannot be used as a tokenizer.json ({error}): give another one") from error
 

@@ -159,13 +159,13 @@ def tokenizer_from_dict(data: dict) -> Tokenizer:
         case {"kind": "none", "vocab_size": int(vocab_size)}:
             return NoTokenizer(vocab_size)
         case {"kind": "hf", "tokenizer": dict(description)}:
-            return HFTokenizer(description)
+            return HFTokenizer(description, data.get("names"))
     raise UserError('a tokenizer is described by its "kind", with "chars" for char and "tokenizer" for hf')
 
 
 def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
     """Write the tokenizer to `path` as JSON, atomically. Raises OSError."""
-    write_json(path, tokenizer.to_dict())
+    write_json(path, {**tokenizer.to_dict(), **({"names": tokenizer.names} if tokenizer.names else {})})
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:

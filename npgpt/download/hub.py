@@ -18,9 +18,12 @@ MODEL_FILES = ["config.json", "model.safetensors", "model.safetensors.index.json
                "added_tokens.json", "generation_config.json", "npgpt_tokenizer.json"]
 
 
-def fetch_file(repo_id, filename):
-    """Return the local path of one file of a model's repository. Raises UserError."""
-    path = fetch(repo_id, [filename]) / filename
+def fetch_file(repo_id, filename, *beside):
+    """Return the local path of one file of a model's repository. Raises UserError.
+
+    beside: files that are fetched with it, if they are there.
+    """
+    path = fetch(repo_id, [filename, *beside]) / filename
     if not path.exists():
         raise UserError(f"{repo_id} has no {filename}: check the name")
     return path

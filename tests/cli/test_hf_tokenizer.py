@@ -10,7 +10,12 @@ import pytest
 from npgpt import GPT, GPTConfig, UserError, load
 from npgpt.checkpoints.tokenizer_files import describe, is_gpt2, read_tokenizer
 from npgpt.data.hf_tokenizer import HFTokenizer
-from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
+from npgpt.data.tokenizers import (
+    TOKENIZER_FILE,
+    CharTokenizer,
+    make_tokenizer,
+    save_tokenizer,
+)
 from tests.helpers.hub_server import HubServer, point_client_at
 from tests.helpers.runs import refused
 from tests.helpers.tokenizers import MIXED, byte_pairs, word_pieces
@@ -273,6 +278,34 @@ def test_transformers_reads_the_tokenizer_that_export_writes(train, npgpt, kind,
     assert found["generated_token_ids"] == ours[0].tolist()
     if kind != "pieces":        # of which the pipeline decodes the first one alone
         assert pipe(prompt, **greedy)[0]["generated_text"] == tokenizer.decode(ours[0])
+
+
+def test_a_text_ends_with_the_token_that_the_models_files_call_its_end(npgpt, tmp_path):
+    """Not with the one that has a well-known name. It is remembered, and exported."""
+    transformers = pytest.importorskip("transformers")
+    library = pytest.importorskip("tokenizers", reason="the extra hf is not installed")
+    folder = save_model_of(303)
+    pairs = library.Tokenizer.from_file(str(byte_pairs(tmp_path / "made.json")))
+    pairs.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    names = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=pairs, **names)
+    theirs.save_pretrained(folder)
+    assert (load(folder)[1].eos_token_id, load(folder)[1].pad_token_id) == (theirs.eos_token_id, 0) == (301, 0)
+    rows = [{"prompt": "hi", "completion": "bye"}] * 9
+    Path("chat.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    tune = ["--learning-rate", 1e-2, "--max-iters", 120, "--crop-length", 8, "--lr-decay-iters", 0]
+    command = ["train", "--init-from", folder, "--corpus", "chat.jsonl", "--out-dir", "tuned", *tune]
+    assert npgpt(*command)[0] == 0
+    assert npgpt("sample", "tuned", "--prompt", "hi", "--temperature", 0)[1] == "hibye\n"
+    assert npgpt("export", "tuned", "--out", "exported")[0] == 0
+    again = transformers.AutoTokenizer.from_pretrained("exported")
+    assert {name: getattr(again, name) for name in names} == names
+    shutil.copy(folder / "tokenizer.json", "alone.json")        # without the names
+    assert make_tokenizer("hf:alone.json").eos_token_id == 0
+    assert make_tokenizer(f"hf:{folder}").eos_token_id == 301
+    for flag in ("hf:alone.json", f"hf:{folder}"):              # the tokens are the same
+        resumed = npgpt("train", "--resume", "--out-dir", "tuned", "--max-iters", 121, "--tokenizer", flag)
+        assert resumed[0] == 0
 
 
 def test_without_gpt2s_vocabulary_export_still_writes_the_weights(npgpt, monkeypatch):

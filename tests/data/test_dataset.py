@@ -1,12 +1,19 @@
 import numpy as np
 import pytest
 
+from npgpt.cli.training_data import open_tokens
 from npgpt.data.corpora import Corpus, in_documents, open_corpus
-from npgpt.data.dataset import open_dataset, prepare, tokenize_corpus
+from npgpt.data.dataset import prepare, tokenize_corpus, tokenizer_of
 from npgpt.data.token_files import TokenFile
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer, GPT2Tokenizer, make_tokenizer
 from npgpt.errors import UserError
 from tests.helpers.tokenizers import word_pieces
+
+
+def open_dataset(corpus, kind=None):
+    """Return (train, validation, tokenizer) of a corpus, as `npgpt train` does."""
+    tokenizer = tokenizer_of(corpus, kind)
+    return *open_tokens(tokenizer, corpus), tokenizer
 
 
 @pytest.mark.parametrize(("eos", "ending"), [(256, [256]), (None, [])])

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from npgpt.data.corpora import open_corpus
-from npgpt.data.dataset import open_dataset
+from tests.data.test_dataset import open_dataset
 from tests.helpers.hub_server import HubServer, point_client_at
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
