@@ -69,12 +69,14 @@ def text_file(tmp_path):
 def npgpt(capsys, text_file, tmp_path, monkeypatch):
     """Run a command in an empty folder: npgpt("eval", "out") -> exit code, standard output, standard error."""
     from npgpt.cli.main import main  # here, because it imports everything
+    from npgpt.data.corpora import say_once
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NPGPT_DATA_DIR", raising=False)
     monkeypatch.setattr("npgpt.cli.train.draw_if_possible", lambda out_dir: "")     # 0.3 s each
 
     def run(*arguments):
+        say_once.cache_clear()              # as a new process
         try:
             code = main([str(argument) for argument in arguments])
         except SystemExit as exit:          # --help and --version

@@ -79,7 +79,7 @@ def tokenizer_for(vocab_size, text):
         return GPT2Tokenizer()
     if text is None:
         raise UserError(f"the vocabulary of {vocab_size} is not GPT-2's: give the text of training, --text input.txt")
-    characters = read_text(text).replace("\r", "\n")      # as open() does
+    characters = read_text(text, raw=True).replace("\r", "\n")      # as open() does
     tokenizer = CharTokenizer.from_text(characters)
     if tokenizer.vocab_size != vocab_size:
         raise UserError(f"{text} has {tokenizer.vocab_size} different characters, but the model knows {vocab_size}: "

@@ -69,6 +69,8 @@ def open_model(
         tensors = TensorFile(file)
         for name in tensors.shapes:
             ours = name.removeprefix("transformer.")
+            if ours in stored:
+                raise UserError(f"{path} has {ours} twice, also under the prefix transformer.")
             if not MASK_BUFFER.fullmatch(ours):
                 stored[ours] = tensors, name
     names = [name for _, name in stored.values()]

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from npgpt.data.hf_tokenizer import END_OF_TEXT, MOST_TOKENIZER_BYTES, PADDING, HFTokenizer
+from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import (
     TOKENIZER_FILE,
@@ -60,8 +60,8 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     if is_gpt2(description):
         return GPT2Tokenizer()
     try:
-        names = [read_dict(folder / name) for name in ("special_tokens_map.json", "tokenizer_config.json")]
-        return HFTokenizer(description, names[0] | names[1])
+        names = read_dict(folder / "special_tokens_map.json")
+        return HFTokenizer(description, names | read_dict(folder / "tokenizer_config.json"))
     except UserError as error:
         name = next(name for name in ("tokenizer.json", "vocab.json") if (folder / name).exists())
         raise UserError(f"the tokenizer in {folder / name} cannot be used: {error}") from error
@@ -280,20 +280,14 @@ def transformers_config(tokenizer, description, block_size):
     """Return the contents of a tokenizer_config.json beside a tokenizer.json."""
     added = description.get("added_tokens") or []
     special = [token["content"] for token in added if token.get("special")]
-    tokens = {
-        "bos_token": BEGIN_OF_TEXT,
-        "eos_token": END_OF_TEXT,
-        "pad_token": PADDING,
-        "unk_token": [description["model"].get("unk_token")],
-    }
-    found = {
-        key: next((name for name in names if name in special), None)
-        for key, names in tokens.items()
-    }
+    unknown = description["model"].get("unk_token")
+    tokens = {"bos_token": BEGIN_OF_TEXT, "eos_token": [END], "unk_token": [unknown]}
+    found = {key: [name for name in tokens[key] if name in special] for key in tokens}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         "model_max_length": block_size,
-        **found,
+        "pad_token": None,
+        **{key: found[key][0] if found[key] else None for key in found},
         **tokenizer.names,
     }

@@ -41,8 +41,9 @@ def add_arguments(parser):
 def run(args):
     check_path("--out", args.out)
     corpus = open_corpus(args.corpus, args.data_dir)
-    if args.documents is not None:
-        corpus = in_documents(corpus, args.documents.replace("\\n", "\n"))
+    if args.documents is not None and corpus.text is not None:
+        separator = args.documents.replace("\\r", "").replace("\\n", "\n").replace("\\t", "\t")
+        corpus = in_documents(corpus, separator)
         print(f"documents: {len(corpus.documents):,}")
     tokenizer = make_tokenizer(args.tokenizer, corpus.text)
     print_special(corpus, tokenizer, args.special)

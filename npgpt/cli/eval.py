@@ -32,15 +32,15 @@ def run(args):
     split = args.split or ("val" if loaded.checkpoint else "all")
     if loaded.checkpoint and args.corpus is None:
         train, val = open_run_tokens(loaded.checkpoint, None, args.data_dir)
-        if val is None and args.split is None:
-            split = "all"
     else:
         fraction = 0.0 if split == "all" else 0.1
         corpus = open_corpus(args.corpus, args.data_dir)
         train, val = open_tokens(loaded.tokenizer, corpus, fraction, args.special)
+    if val is None and args.split is None:
+        split = "all"
     tokens = val if split == "val" else train
     if tokens is None:
-        raise UserError(f"{loaded.folder} was trained without validation: leave --split out")
+        raise UserError("there is no validation split: leave --split out")
     if split == "all" and val is not None:
         tokens = np.ma.concatenate([train[:], val[:]])
     loss, n = evaluate_split(loaded.model, tokens, args.stride)

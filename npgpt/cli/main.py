@@ -95,8 +95,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments=None):
     """Run a command line, a list of strings (those of the process if None). Returns the exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        set_encoding(stream)
+    for name in ("stdout", "stderr"):
+        set_encoding(name)
     code = 1
     try:
         args = parse(arguments)
@@ -148,9 +148,12 @@ def parse(arguments):
             subparser.set_defaults(function=module.run)
             module.add_arguments(subparser)
     args = parser.parse_args(arguments)
-    for name in ("text", "prompt", "stop"):     # a surrogate stands for a byte that is not UTF-8, as a path may have
-        if re.search("[\ud800-\udfff]", text := vars(args).get(name) or ""):
-            raise UserError(f"--{name} must be UTF-8 text, not {text!r}")
+    for name in ("text", "prompt", "stop"):
+        text = vars(args).get(name) or ""
+        try:        # a surrogate stands for a byte that the locale does not know
+            vars(args).update({name: text.encode("utf-8", "surrogateescape").decode()} if text else {})
+        except UnicodeError:
+            raise UserError(f"--{name} must be UTF-8 text, not {text!r}") from None
     return args
 
 

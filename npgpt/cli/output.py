@@ -1,14 +1,21 @@
 """What commands print: the encoding of it, and a reader of it that goes away."""
 
 import errno
+import os
 import sys
 
 READER_GONE = 128 + 13      # the exit code of a program that SIGPIPE ends
 
 
-def set_encoding(stream):
-    """Write UTF-8 to a file or a pipe; a terminal that lacks a character shows a question mark."""
-    if not hasattr(stream, "reconfigure"):      # of a notebook, or closed
+def set_encoding(name):
+    """Let sys.stdout or sys.stderr write UTF-8 to a file or a pipe.
+
+    A terminal that lacks a character shows a question mark. What is closed (`>&-`) takes all.
+    """
+    stream = getattr(sys, name)
+    if stream is None:
+        setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+    if not hasattr(stream, "reconfigure"):      # of a notebook
         return
     if not stream.isatty():
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")

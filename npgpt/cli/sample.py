@@ -43,7 +43,8 @@ def run(args):
     require("--stop", args.stop, args.stop != "", "at least one character")
     stop = args.stop and args.stop.replace("\\n", "\n")
     sampling = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p", "seed")}
-    print_samples(model, tokenizer, prompt, args.num_samples, stop, args.special, **sampling)
+    special = args.special or args.prompt is None
+    print_samples(model, tokenizer, prompt, args.num_samples, stop, special, **sampling)
 
 
 def default_prompt(model, tokenizer):

@@ -62,7 +62,7 @@ def open_run_tokens(checkpoint, corpus_name, data_dir):
         except UserError as error:      # it may have characters that are not in the vocabulary
             reason = f" ({error})"
     raise UserError(
-        f"the corpus {name} is not the one that this run was trained on{reason}: give that one as "
-        f"--corpus, or train on this one with --init-from {checkpoint.folder.parent} and another "
-        "--out-dir"
+        f"the corpus {name} is not the one that this run was trained on{reason}, or an earlier "
+        "version read its documents otherwise: give that one as --corpus, or train on this one "
+        f"with --init-from {checkpoint.folder.parent} and another --out-dir"
     )

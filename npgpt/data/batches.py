@@ -16,34 +16,31 @@ class Crops:
     """The crops of a stream of tokens, which may begin anywhere.
 
     A start offset is the position of a crop's first token.
+
     tokens: 1-D integers; those that a np.ma.MaskedArray masks are read, but are no targets.
     length: of a crop; of shorter tokens there is one crop. split: the name of the tokens in errors.
-    Raises UserError for other tokens, for fewer than two, or if a crop could have no target.
+    Raises UserError for other tokens, for fewer than two, or if all are masked.
     """
 
     def __init__(self, tokens: Tokens, length: int, split: str = "train"):
         right = isinstance(tokens, Tokens) and tokens.dtype.kind in "iu"
         require(f"{split} tokens", tokens, right and getattr(tokens, "ndim", 1) == 1,
                 "a 1-D array of integers (np.array makes one of a list)")
-        n = len(tokens)
-        if n < 2:
+        if len(tokens) < 2 or count_targets(tokens) == 0:
             raise UserError(
-                f"the {split} split has {n} tokens and needs 2: give a longer text, or train "
-                "without validation (--val-fraction 0)"
+                f"the {split} split has {len(tokens)} tokens, none of which is to be predicted: give "
+                "a longer text, or train without validation (--val-fraction 0)"
             )
         self.tokens = tokens
         self.split = split
-        self.length = min(length, n - 1)
-        self.n_starts = n - self.length         # the number of possible start offsets
-        if isinstance(tokens, np.ma.MaskedArray):
-            seen = np.flatnonzero(~np.ma.getmaskarray(tokens)[1:])
-            masked = np.diff(seen, prepend=-1, append=n - 1).max() - 1        # the longest run
-            if masked >= self.length:
-                raise UserError(
-                    f"a prompt in the {split} split has {masked} tokens, so a crop of "
-                    f"{self.length} could have no completion: give shorter prompts, or raise "
-                    "--crop-length or --block-size"
-                )
+        self.length = length = min(length, len(tokens) - 1)
+        # All start offsets, and those of crops in order.
+        self.starts: np.ndarray | range = range(len(tokens) - length)
+        self.in_turn: np.ndarray | range = self.starts[::length]
+        if isinstance(tokens, np.ma.MaskedArray):       # without crops that have no target
+            seen = np.cumsum(~np.ma.getmaskarray(tokens))
+            self.starts = np.flatnonzero(seen[length:] > seen[:-length])
+            self.in_turn = self.starts[self.starts % length == 0]
 
     def at(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return x and y, int64 (len(starts), length): the crops, and the same one token later."""
@@ -52,20 +49,21 @@ class Crops:
 
     def random(self, batch_size: int, rng: np.random.Generator) -> np.ndarray:
         """Return the start offsets (batch_size,) of a batch, each equally likely; rng: a np.random.Generator."""
-        return rng.integers(self.n_starts, size=batch_size)
+        return chosen(self.starts, rng.integers(len(self.starts), size=batch_size))
 
     def in_order(self, n: int, batch_size: int) -> np.ndarray:
         """Return the start offsets (batch_size,) of batch n, when the data are read in order again and again."""
-        return (n * batch_size + np.arange(batch_size)) % self.in_epoch(batch_size) * self.length
+        numbers = (n * batch_size + np.arange(batch_size)) % self.in_epoch(batch_size)
+        return chosen(self.in_turn, numbers)
 
     def evenly(self, n_batches: int, batch_size: int) -> np.ndarray:
         """Return start offsets (n_batches, batch_size), spread evenly over the data, the same in every call."""
-        starts = np.linspace(0, self.n_starts - 1, n_batches * batch_size).astype(np.int64)
-        return starts.reshape(n_batches, batch_size)
+        numbers = np.linspace(0, len(self.starts) - 1, n_batches * batch_size).astype(np.int64)
+        return chosen(self.starts, numbers).reshape(n_batches, batch_size)
 
     def in_epoch(self, batch_size: int) -> int:
         """Return the number of crops in an epoch's full batches. Raises UserError if the crops fill none."""
-        batches = (len(self.tokens) - 1) // self.length // batch_size
+        batches = len(self.in_turn) // batch_size
         if batches == 0:
             raise UserError(
                 f"the {self.split} split has {len(self.tokens)} tokens and a batch in order needs "
@@ -73,6 +71,11 @@ class Crops:
                 "longer text"
             )
         return batches * batch_size
+
+
+def chosen(starts, numbers):
+    """Return starts[numbers], int64, of an array or a range."""
+    return np.array([starts[number] for number in numbers.tolist()])
 
 
 def inputs(part):
@@ -100,8 +103,8 @@ def windows(tokens: Tokens, size: int, stride: int) -> Iterator[tuple[np.ndarray
     """
     if not 1 <= stride <= size:
         raise UserError(f"the stride must be from 1 to the context of {size} tokens, not {stride}")
-    if len(tokens) < 2:
-        raise UserError(f"there are {len(tokens)} tokens and evaluation needs 2: give a longer text")
+    if len(tokens) < 2 or count_targets(tokens) == 0:
+        raise UserError(f"of {len(tokens)} tokens none is to be predicted: give a longer text")
     seen = 0                                    # tokens before this position have been targets
     for begin in range(0, len(tokens), stride):
         part = tokens[begin:begin + size]

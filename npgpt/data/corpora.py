@@ -1,6 +1,7 @@
 """The texts to train on: a corpus with a name, your own text file, or a folder of token files."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -15,6 +16,8 @@ from npgpt.download.file import download
 from npgpt.errors import UserError, one_line
 from npgpt.files import open_regular, write_atomically
 
+UTF_16 = "it is UTF-16, as PowerShell writes: convert it to UTF-8"
+HINTS = {b"\xff\xfe": UTF_16, b"\xfe\xff": UTF_16, LLM_C[:2]: WITHOUT_HEADER}      # first bytes
 ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: every second word is quoted
 # A paragraph that begins and ends like a sentence, has nine or more words, and is not a remark on a Python version.
 PROSE = re.compile(r"(?!Added in|Changed in|Deprecated|New in|See also)(?=(\S+ ){8})"
@@ -71,8 +74,9 @@ def open_corpus(
                         "file of prompts and completions, or a folder with train.bin and val.bin")
     text = read_text(path, raw and path.suffix != ".jsonl")
     if path.suffix == ".jsonl":
-        answers = read_answers(text, path)
-        return Corpus(str(path), "".join(map("".join, answers)), None, f"{len(answers):,} prompts in {path}", answers)
+        pairs = read_answers(text, path)
+        text = "".join(f"{prompt}{completion}\n" for prompt, completion in pairs)
+        return Corpus(str(path), text, None, f"{len(pairs):,} prompts in {path}", pairs, "\n")
     return Corpus(str(path), text, None, f"the text file {path}")
 
 
@@ -160,13 +164,18 @@ def read_text(path: str | Path, raw: bool = False) -> str:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): check its name and permissions") from error
     except UnicodeDecodeError as error:
-        how = WITHOUT_HEADER if data.startswith(LLM_C) else "convert it to UTF-8"
+        how = HINTS.get(data[:2], "convert it to UTF-8")
         byte = f"byte 0x{data[error.start]:02x} at position {error.start}"
         raise UserError(f"{path} is not UTF-8 text ({byte}): {how}") from error
     if not text:
         raise UserError(f"{path} is empty: give a text to train on")
     if raw or "\r\n" not in text:
         return text
-    line = f"npgpt: {path} has the line ends of Windows, \\r\\n, which are read as \\n"
-    print(line, file=sys.stderr)
+    say_once(f"npgpt: {path} has the line ends of Windows, \\r\\n, which are read as \\n")
     return text.replace("\r\n", "\n")
+
+
+@functools.cache
+def say_once(line):
+    """Print a line on standard error, unless it was printed before: a file may be read again."""
+    print(line, file=sys.stderr)

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.checks import check_real
-from npgpt.data.batches import count_targets
 from npgpt.data.corpora import Corpus
 from npgpt.data.token_files import write_token_files
 from npgpt.data.tokenizer_base import Tokenizer
@@ -21,8 +20,7 @@ def tokenize_corpus(
 
     val_fraction: the share for validation, cut off where nanoGPT does; with 0, validation is None.
     special: as in the tokenizer's `encode`. Both are encoded separately, so that no token crosses
-    the boundary. Raises UserError as the tokenizer does, and if a split of documents has no
-    targets.
+    the boundary. Raises UserError as the tokenizer does.
     """
     whole = corpus.documents or corpus.text or ""
     boundary = int(len(whole) * (1 - val_fraction))
@@ -51,12 +49,7 @@ def encode(part, corpus, tokenizer, special):
     tokens = np.concatenate([*pieces, []], dtype=np.uint16, casting="unsafe")
     sizes = np.array([*map(len, pieces)], dtype=np.int64)
     masked = np.repeat(np.arange(len(pieces)) % 3 == 0, sizes)
-    tokens = np.ma.array(tokens, mask=masked) if masked.any() else tokens
-    if count_targets(tokens) < 1:
-        raise UserError(
-            "a split has no document of 2 tokens: give more, or train on all with --val-fraction 0"
-        )
-    return tokens
+    return np.ma.array(tokens, mask=masked) if masked.any() else tokens
 
 
 def prepare(
@@ -81,9 +74,9 @@ def prepare(
 def tokenizer_of(corpus: Corpus, kind: str | None = None) -> Tokenizer:
     """Return the tokenizer for a corpus.
 
-    kind: a name for make_tokenizer, by default "char" for a text. Token files are read with the tokenizer in their folder, or if there is none with `kind`, by
-    default GPT-2's, as in nanoGPT. Raises UserError if the folder has another tokenizer or
-    nanoGPT's meta.pkl.
+    kind: a name for make_tokenizer, by default "char" for a text. Token files are read with the
+    tokenizer in their folder, or if there is none with `kind`, by default GPT-2's, as in nanoGPT.
+    Raises UserError if the folder has another tokenizer or nanoGPT's meta.pkl.
     """
     if corpus.folder is None:
         return make_tokenizer(kind or "char", corpus.text)

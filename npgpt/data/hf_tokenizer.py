@@ -15,8 +15,10 @@ from npgpt.files import read_json
 
 MOST_TOKENIZER_BYTES = 1 << 28
 CONTEXT = 8     # tokens before a new one that its text may depend on
-PADDING = ("[PAD]", "<pad>", "<|pad|>", "<|padding|>")         # the first one counts
-END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "[SEP]")       # the first one counts
+# What special tokens with these names are for, unless a config says it; the last one counts.
+ENDS = ("[SEP]", "[EOS]", "<eos>", "</s>", "<|end_of_text|>", "<|endoftext|>")
+PADS = ("<|padding|>", "<|pad|>", "<pad>", "[PAD]")
+KNOWN = dict.fromkeys(ENDS, "eos_token") | dict.fromkeys(PADS, "pad_token")
 # Characters whose UTF-8 uses every byte that UTF-8 can use, and some that normalizers often replace.
 PROBE = "".join(map(chr, [*range(0x800), *range(0x800, 0xD800, 0x400), *range(0xE000, 0x110000, 0x1000)]))
 
@@ -57,7 +59,7 @@ class HFTokenizer(Tokenizer):
             import tokenizers
         except ImportError:
             raise UserError('a tokenizer.json needs the tokenizers library: pip install "npgpt[hf]"') from None
-        text, self.description, self.names = json.dumps(description), description, {}
+        text, self.description = json.dumps(description), description
         with one_line_errors():
             self._library = tokenizers.Tokenizer.from_str(text)
         self._library.no_truncation()       # a corpus is one long text
@@ -68,13 +70,13 @@ class HFTokenizer(Tokenizer):
             raise UserError(f"its vocabulary is {self.vocab_size}, and token files can store 1 to 65536")
         added = self._library.get_added_tokens_decoder()
         self.special = {token.content: i for i, token in added.items() if token.special}
+        self.names = {key: name for name, key in KNOWN.items() if name in self.special}
         for key, token in config.items() if isinstance(config, dict) else ():
             content = token.get("content") if isinstance(token, dict) else token
             if key.endswith("_token") and str(content) in self.special:
-                self.names[key] = content
-        self.eos_token_id, self.pad_token_id = (
-            next((self.special[name] for name in known if name in self.special), None)
-            for known in ((self.names.get("eos_token"), *END_OF_TEXT), (self.names.get("pad_token"), *PADDING)))
+                self.names[key] = str(content)
+        self.eos_token_id = self.special.get(self.names.get("eos_token", ""))
+        self.pad_token_id = self.special.get(self.names.get("pad_token", ""))
 
     @classmethod
     def open(cls, name: str) -> "HFTokenizer":

@@ -53,24 +53,25 @@ def test_masked_tokens_are_read_but_are_no_targets():
         assert sorted(t for _, y in parts for t in y if t != -1) == [102, 103, 107, 108]
         assert parts[0][0].tolist() == [*range(100, 99 + size)]
     assert [x.tolist() for x, _ in windows(tokens, 2, 1)] == [[101], [102], [106], [107]]
-    with pytest.raises(
-        UserError,
-        match="a prompt in the validation split has 3 tokens, .* of 3 .*raise --crop-length",
-    ):
-        Crops(tokens, 3, "validation")
-    Crops(
-        np.ma.array(tokens.data, mask=np.arange(10) < 5), 5
-    )  # the first token is no target anyway
-    for masked in (np.arange(10) < 6, np.arange(10) > 4, np.ones(10)):
-        with pytest.raises(UserError, match="so a crop of 5 could have no completion"):
-            Crops(np.ma.array(tokens.data, mask=masked), 5)
+    crops = Crops(tokens, 2)        # of the crops that begin at 3, 4 and 8, none has a target
+    assert [*crops.starts] == [0, 1, 2, 5, 6, 7] and [*crops.in_turn] == [0, 2, 6]
+    assert (crops.at(crops.starts)[1] != -1).any(axis=1).all()
+    assert crops.in_order(0, 2).tolist() == [0, 2] and crops.in_order(1, 3).tolist() == [0, 2, 6]
+    assert crops.evenly(2, 2).tolist() == [[0, 1], [5, 7]]
+    assert {*crops.random(99, np.random.default_rng(0)).tolist()} == {0, 1, 2, 5, 6, 7}
+    for masked in (np.ones(10), np.arange(10) > 0):
+        nothing = np.ma.array(tokens.data, mask=masked)
+        with pytest.raises(UserError, match="validation split has 10 tokens, none of which is "):
+            Crops(nothing, 5, "validation")
+        with pytest.raises(UserError, match="of 10 tokens none is to be predicted"):
+            next(windows(nothing, 5, 4))
 
 
 def test_a_crop_follows_a_short_split():
     tokens = np.arange(8, dtype=np.uint16)
-    assert Crops(tokens, 7).n_starts == 1 and Crops(tokens, 6).n_starts == 2
+    assert len(Crops(tokens, 7).starts) == 1 and len(Crops(tokens, 6).starts) == 2
     crops = Crops(tokens, 8)
-    assert (crops.n_starts, crops.length) == (1, 7)
+    assert ([*crops.starts], crops.length) == ([0], 7)
     assert [each.tolist() for each in crops.at(np.array([0, 0]))] == [
         [[*range(7)]] * 2,
         [[*range(1, 8)]] * 2,
@@ -78,10 +79,10 @@ def test_a_crop_follows_a_short_split():
     for count in (0, 1):
         with pytest.raises(
             UserError,
-            match=f"the validation split has {count} tokens and needs 2: .*--val-fraction 0",
+            match=f"the validation split has {count} tokens, none .*--val-fraction 0",
         ):
             Crops(tokens[:count], 4, "validation")
-        with pytest.raises(UserError, match=f"{count} tokens and evaluation needs 2"):
+        with pytest.raises(UserError, match=f"of {count} tokens none is to be predicted"):
             next(windows(tokens[:count], 5, 4))
 
 
