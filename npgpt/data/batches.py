@@ -28,8 +28,8 @@ class Crops:
                 "a 1-D array of integers (np.array makes one of a list)")
         if len(tokens) < 2 or count_targets(tokens) == 0:
             raise UserError(
-                f"the {split} split has {len(tokens)} tokens, none of which is to be predicted: give "
-                "a longer text, or train without validation (--val-fraction 0)"
+                f"the {split} split has {len(tokens)} tokens, none of which is to be predicted: "
+                "give a longer text, or train without validation (--val-fraction 0)"
             )
         self.tokens = tokens
         self.split = split

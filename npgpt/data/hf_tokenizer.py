@@ -91,7 +91,10 @@ class HFTokenizer(Tokenizer):
                             "one, or the name of a repository on the hub")
         try:
             config = path.with_name("tokenizer_config.json")
-            return cls(read_json(path, MOST_TOKENIZER_BYTES), read_json(config) if config.exists() else None)
+            return cls(
+                read_json(path, MOST_TOKENIZER_BYTES),
+                read_json(config) if config.exists() else None,
+            )
         except (OSError, UserError) as error:
             raise UserError(f"{path} cannot be used as a tokenizer.json ({error}): give another one") from error
 

@@ -19,8 +19,8 @@ class Tokenizer:
     encode: Callable[..., np.ndarray]           # (text, special=False) -> ids, uint16 1-D
     decode_bytes: Callable[[ArrayLike], bytes]
     eos_token_id: int | None = None     # the id that ends a document, if there is one
-    pad_token_id: int | None = None     # the id that pads a batch, if there is one
-    names: dict[str, str] = {}          # of special tokens, as in transformers: {"eos_token": "</s>"}
+    pad_token_id: int | None = None  # the id that pads a batch, if there is one
+    names: dict[str, str] = {}  # of special tokens, as in transformers: {"eos_token": "</s>"}
     special: Collection[str] = ()       # the tokens that `encode` reads in a text if it is told to
 
     def decode(self, ids: ArrayLike) -> str:

@@ -165,7 +165,9 @@ def tokenizer_from_dict(data: dict) -> Tokenizer:
 
 def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
     """Write the tokenizer to `path` as JSON, atomically. Raises OSError."""
-    write_json(path, {**tokenizer.to_dict(), **({"names": tokenizer.names} if tokenizer.names else {})})
+    write_json(
+        path, {**tokenizer.to_dict(), **({"names": tokenizer.names} if tokenizer.names else {})}
+    )
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:

@@ -58,6 +58,15 @@ def test_prefixes_that_torch_adds_are_named(folder, prefix, more):
         open_model(folder)
 
 
+def test_a_tensor_under_two_names_is_refused(folder):
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        tensors | {"wte.weight": tensors["transformer.wte.weight"]}, folder / "model.safetensors"
+    )
+    with pytest.raises(UserError, match="has wte.weight twice, also under the prefix transformer"):
+        GPT.from_pretrained(folder)
+
+
 def test_the_layout_of_nn_linear_is_named(folder):
     """With attn.c_proj, which is square."""
     tensors = load_file(folder / "model.safetensors")

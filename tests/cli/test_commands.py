@@ -4,6 +4,7 @@ import importlib
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -102,13 +103,27 @@ def test_redirected_output_is_utf8_in_every_locale(npgpt, tmp_path, locale):
 
     (tmp_path / "text.txt").write_text("道可道,非常道。" * 50, encoding="utf-8")
     assert npgpt("train", "--corpus", "text.txt", *TINY, "--max-iters", 1)[0] == 0
-    command = "sample", "--max-new-tokens", "20"
+    command = "sample", "--max-new-tokens", "20", "--prompt", "道可"
     text = npgpt(*command)[1]
     assert len(text) > 20 and not text.isascii()
     sample = run(*command)
     assert (sample.returncode, sample.stdout.decode(), sample.stderr) == (0, text, b"")
     (tmp_path / "preset.toml").write_text('"道" = 3', encoding="utf-8")
     refused((2, "", run("info", "--preset", "preset.toml").stderr.decode()), "道")
+
+
+@pytest.mark.parametrize("close", [">&-", "2>&-", ">&- 2>&-"])
+def test_what_is_closed_is_not_written_to(npgpt, text_file, close):
+    """As of a service: no traceback, and the work is done."""
+    for command in (
+        ["train", "--corpus", "text.txt", *TINY, "--max-iters", "2"],
+        ["score", "--text", "be"],
+        ["sample"],
+    ):
+        line = shlex.join([sys.executable, "-m", "npgpt", *command])
+        shell = subprocess.run(f"{line} {close}", shell=True, capture_output=True)
+        assert (shell.returncode, shell.stderr) == (0, b"")
+    assert npgpt("eval")[0] == 0
 
 
 @pytest.mark.usefixtures("run")

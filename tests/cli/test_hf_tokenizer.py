@@ -290,11 +290,24 @@ def test_a_text_ends_with_the_token_that_the_models_files_call_its_end(npgpt, tm
     names = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=pairs, **names)
     theirs.save_pretrained(folder)
-    assert (load(folder)[1].eos_token_id, load(folder)[1].pad_token_id) == (theirs.eos_token_id, 0) == (301, 0)
+    assert (
+        (load(folder)[1].eos_token_id, load(folder)[1].pad_token_id)
+        == (theirs.eos_token_id, 0)
+        == (301, 0)
+    )
     rows = [{"prompt": "hi", "completion": "bye"}] * 9
     Path("chat.jsonl").write_text("\n".join(map(json.dumps, rows)))
     tune = ["--learning-rate", 1e-2, "--max-iters", 120, "--crop-length", 8, "--lr-decay-iters", 0]
-    command = ["train", "--init-from", folder, "--corpus", "chat.jsonl", "--out-dir", "tuned", *tune]
+    command = [
+        "train",
+        "--init-from",
+        folder,
+        "--corpus",
+        "chat.jsonl",
+        "--out-dir",
+        "tuned",
+        *tune,
+    ]
     assert npgpt(*command)[0] == 0
     assert npgpt("sample", "tuned", "--prompt", "hi", "--temperature", 0)[1] == "hibye\n"
     assert npgpt("export", "tuned", "--out", "exported")[0] == 0
@@ -303,8 +316,10 @@ def test_a_text_ends_with_the_token_that_the_models_files_call_its_end(npgpt, tm
     shutil.copy(folder / "tokenizer.json", "alone.json")        # without the names
     assert make_tokenizer("hf:alone.json").eos_token_id == 0
     assert make_tokenizer(f"hf:{folder}").eos_token_id == 301
-    for flag in ("hf:alone.json", f"hf:{folder}"):              # the tokens are the same
-        resumed = npgpt("train", "--resume", "--out-dir", "tuned", "--max-iters", 121, "--tokenizer", flag)
+    for flag in ("hf:alone.json", f"hf:{folder}"):  # the tokens are the same
+        resumed = npgpt(
+            "train", "--resume", "--out-dir", "tuned", "--max-iters", 121, "--tokenizer", flag
+        )
         assert resumed[0] == 0
 
 

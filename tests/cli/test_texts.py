@@ -103,6 +103,35 @@ def test_without_special_tokens_a_text_is_read_as_earlier_versions_read_it(npgpt
     )
 
 
+def test_what_is_not_special(npgpt, pairs, tmp_path):
+    """The default prompt stays the end of text, and separators of documents are no text."""
+    (tmp_path / "chat.txt").write_text(f"hi\n{END}" * 60)
+    command = ["train", "--corpus", "chat.txt", "--tokenizer", pairs, *TINY, *LEARN]
+    assert npgpt(*command)[0] == 0
+    sample = ["sample", "--max-new-tokens", 9, "--temperature", 0]
+    assert npgpt(*sample, "--no-special")[1] == npgpt(*sample)[1] == f"{END}hi\n\n"
+    prepare = ["data", "prepare", "chat.txt", "--tokenizer", pairs, "--documents"]
+    out = npgpt(*prepare, "--no-special", "--out", "tokens", "--val-fraction", 0)[1]
+    assert "documents: 60\n" in out and "in the text" not in out
+    code, out, _ = npgpt("eval", "out", "--corpus", "tokens")       # which have no validation
+    assert code == 0 and "all: " in out
+    refused(
+        npgpt("eval", "out", "--corpus", "tokens", "--split", "val"), "there is no validation split"
+    )
+    refused(
+        npgpt("data", "prepare", "tokens", "--documents", "--out", "more"),
+        "already consists of token files",
+    )
+
+
+def test_a_special_token_cannot_steer_a_terminal(npgpt, pairs, tmp_path):
+    path = tmp_path / "pairs.json"
+    path.write_text(path.read_text().replace(END, r"\u001b]0;title\u0007"))
+    (tmp_path / "chat.txt").write_text("hi\x1b]0;title\x07" * 60)
+    out = npgpt("train", "--corpus", "chat.txt", "--tokenizer", pairs, *TINY, "--max-iters", 1)[1]
+    assert r"60 \x1b]0;title\x07 in the text" in out and "\x1b]0;title\x07 in the text" not in out
+
+
 def test_answers_have_special_tokens_too(npgpt, pairs, tmp_path):
     rows = [{"prompt": f"{name}{END}", "completion": "hello"} for name in ("anna", "bert", "carl")]
     (tmp_path / "chat.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -159,7 +188,11 @@ def test_fine_tuning_on_a_tiny_text(npgpt, train, tmp_path):
         assert out.count("instead of") == len(says) and read_metrics("out")[-1]["step"] == 2
     assert npgpt("train", "--resume", "--max-iters", 3)[0] == 0
     (tmp_path / "tiny.txt").write_text("to be")
-    refused(npgpt(*tune), "the validation split has 1 tokens, none of which is to be predicted", "--val-fraction 0")
+    refused(
+        npgpt(*tune),
+        "the validation split has 1 tokens, none of which is to be predicted",
+        "--val-fraction 0",
+    )
     assert npgpt(*tune, "--val-fraction", 0)[0] == 0
 
 

@@ -110,8 +110,12 @@ def test_it_learns_to_answer(npgpt):
         and "corpus: 20 prompts in answers.jsonl" in out
         and "data: 100 tokens to train on" in out
     )
-    code, out, _ = npgpt("eval", "--stride", 1)         # each window has a whole prompt
-    assert code == 0 and "60 tokens predicted" in out and float(re.search("loss +(.*) nats", out)[1]) < 0.1
+    code, out, _ = npgpt("eval", "--stride", 1)  # each window has a whole prompt
+    assert (
+        code == 0
+        and "60 tokens predicted" in out
+        and float(re.search("loss +(.*) nats", out)[1]) < 0.1
+    )
     for letter in "aht":
         shown = npgpt("sample", "--prompt", f"{letter}=", "--max-new-tokens", 2, "--temperature", 0)[1]
         assert shown == f"{letter}={letter}{letter}\n"
@@ -135,7 +139,9 @@ def test_invalid_answers(npgpt):
     refused(npgpt("data", "prepare", "answers.jsonl", "--out", "tokens"), "train on the file itself")
     Path("answers.jsonl").write_text(json.dumps({"prompt": "a" * 20, "completion": "b"}))
     long = ["--corpus", "answers.jsonl", *TINY, "--val-fraction", 0, "--max-iters", 3]
-    assert npgpt("train", "--out-dir", "long", *long)[0] == 0           # each crop has a part of the completion
+    assert (
+        npgpt("train", "--out-dir", "long", *long)[0] == 0
+    )  # each crop has a part of the completion
     assert "2 tokens predicted" in npgpt("eval", "long")[1]
     Path("answers.jsonl").write_text("\n")
     refused(npgpt("train", "--corpus", "answers.jsonl", *TINY), "has no prompts")

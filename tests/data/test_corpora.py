@@ -83,10 +83,16 @@ def test_a_text_file(tmp_path, capsys):
             )
             assert str(path) in corpus.reason
             err = capsys.readouterr().err
-            assert err.count("Windows") == err.count("\n") == bool(said) * (name is path)       # it is said once
+            assert (
+                err.count("Windows") == err.count("\n") == bool(said) * (name is path)
+            )  # it is said once
         assert open_corpus(path, raw=True).text == path.read_bytes().decode()
-    for content, said in ((b"", "is empty"), (b"\xef\xbb\xbf", "is empty"),
-                          (b"caf\xe9", "is not UTF-8 text .byte 0xe9 at position 3.: convert")):
+    for content, said in (
+        (b"", "is empty"),
+        (b"\xef\xbb\xbf", "is empty"),
+        (b"\xff\xfeh\0i\0", "is not UTF-8 text .*it is UTF-16, as PowerShell writes: convert"),
+        (b"caf\xe9", "is not UTF-8 text .byte 0xe9 at position 3.: convert"),
+    ):
         path.write_bytes(content)
         with pytest.raises(UserError, match=f"poem.txt {said}"):
             open_corpus(path)

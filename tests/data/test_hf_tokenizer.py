@@ -93,7 +93,9 @@ def test_a_folder_and_the_hub_which_is_not_asked_for_other_names(bpe, tmp_path, 
     monkeypatch.setattr("npgpt.download.hub.fetch_file", lambda *args: asked.append(args) or path)
     for name in (tmp_path, "bert-base-uncased", "owner/name"):
         assert make_tokenizer(f"hf:{name}").to_dict() == bpe.to_dict()
-    assert [each[:2] for each in asked] == [(name, "tokenizer.json") for name in ("bert-base-uncased", "owner/name")]
+    assert [each[:2] for each in asked] == [
+        (name, "tokenizer.json") for name in ("bert-base-uncased", "owner/name")
+    ]
     for name in ("", "gone.json", "../gone", "a/b/c", "nul\0byte", "long" * 2000 + ".json", "ü"):
         with pytest.raises(UserError, match="no tokenizer"):
             make_tokenizer(f"hf:{name}")

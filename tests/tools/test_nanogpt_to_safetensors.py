@@ -10,7 +10,7 @@ from npgpt import load
 from tests.helpers.runs import refused
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from nanogpt_to_safetensors import main
+from nanogpt_to_safetensors import main, tokenizer_for
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("scipy", reason="nanoGPT's GELU is the exact one")
@@ -124,4 +124,7 @@ def test_refusals(npgpt, capsys):
     refused(run("ckpt.pt", "there"), "the vocabulary of 10 is not GPT-2's", "--text input.txt")
     Path("input.txt").write_text("hello")
     refused(run("ckpt.pt", "there", "--text", "input.txt"), "4 different characters, but the model knows 10")
+    text = Path("bom.txt")
+    text.write_text("\ufeffabcdefgh\r\n", encoding="utf-8", newline="")      # open() keeps the mark
+    assert tokenizer_for(10, text).chars == "\nabcdefgh\ufeff"
     assert not Path("there").exists()
