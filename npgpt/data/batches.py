@@ -9,6 +9,7 @@ from npgpt.data.token_files import TokenFile
 from npgpt.errors import UserError
 
 Tokens = np.ndarray | TokenFile
+Starts = np.ndarray | range
 IGNORED = -1    # the target of a masked token, which the loss ignores
 
 
@@ -26,17 +27,16 @@ class Crops:
         right = isinstance(tokens, Tokens) and tokens.dtype.kind in "iu"
         require(f"{split} tokens", tokens, right and getattr(tokens, "ndim", 1) == 1,
                 "a 1-D array of integers (np.array makes one of a list)")
-        if len(tokens) < 2 or count_targets(tokens) == 0:
+        if count_targets(tokens) < 1:
             raise UserError(
                 f"the {split} split has {len(tokens)} tokens, none of which is to be predicted: "
                 "give a longer text, or train without validation (--val-fraction 0)"
             )
         self.tokens = tokens
-        self.split = split
         self.length = length = min(length, len(tokens) - 1)
         # All start offsets, and those of crops in order.
-        self.starts: np.ndarray | range = range(len(tokens) - length)
-        self.in_turn: np.ndarray | range = self.starts[::length]
+        self.starts: Starts = range(len(tokens) - length)
+        self.in_turn: Starts = self.starts[::length]
         if isinstance(tokens, np.ma.MaskedArray):       # without crops that have no target
             seen = np.cumsum(~np.ma.getmaskarray(tokens))
             self.starts = np.flatnonzero(seen[length:] > seen[:-length])
@@ -66,7 +66,7 @@ class Crops:
         batches = len(self.in_turn) // batch_size
         if batches == 0:
             raise UserError(
-                f"the {self.split} split has {len(self.tokens)} tokens and a batch in order needs "
+                f"the train split has {len(self.tokens)} tokens and a batch in order needs "
                 f"{batch_size * self.length + 1}: lower --batch-size or --crop-length, or give a "
                 "longer text"
             )
@@ -103,7 +103,7 @@ def windows(tokens: Tokens, size: int, stride: int) -> Iterator[tuple[np.ndarray
     """
     if not 1 <= stride <= size:
         raise UserError(f"the stride must be from 1 to the context of {size} tokens, not {stride}")
-    if len(tokens) < 2 or count_targets(tokens) == 0:
+    if count_targets(tokens) < 1:
         raise UserError(f"of {len(tokens)} tokens none is to be predicted: give a longer text")
     seen = 0                                    # tokens before this position have been targets
     for begin in range(0, len(tokens), stride):

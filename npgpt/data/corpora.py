@@ -10,14 +10,11 @@ import sys
 import textwrap
 from pathlib import Path
 
-from npgpt.checks import require
 from npgpt.data.token_files import LLM_C, WITHOUT_HEADER
 from npgpt.download.file import download
 from npgpt.errors import UserError, one_line
 from npgpt.files import open_regular, write_atomically
 
-UTF_16 = "it is UTF-16, as PowerShell writes: convert it to UTF-8"
-HINTS = {b"\xff\xfe": UTF_16, b"\xfe\xff": UTF_16, LLM_C[:2]: WITHOUT_HEADER}      # first bytes
 ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: every second word is quoted
 # A paragraph that begins and ends like a sentence, has nine or more words, and is not a remark on a Python version.
 PROSE = re.compile(r"(?!Added in|Changed in|Deprecated|New in|See also)(?=(\S+ ){8})"
@@ -26,6 +23,9 @@ CORPORA = "tinyshakespeare", "pydocs"
 TINYSHAKESPEARE_FILE = "tinyshakespeare/input.txt"      # below the folder for downloads
 TINYSHAKESPEARE = ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
                    "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed", 1_115_394)
+
+
+Pair = tuple[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Corpus:
     text: str | None
     folder: Path | None
     reason: str
-    documents: list[tuple[str, str]] | None = None
+    documents: list[Pair] | None = None
     separator: str = ""
 
 
@@ -54,18 +54,17 @@ def open_corpus(
     "data". raw: as in `read_text`. Raises UserError if the corpus is missing or damaged.
     """
     directory = Path(directory or os.environ.get("NPGPT_DATA_DIR") or "data")
-    if name is None:
+    reason = ""
+    if name in (None, "tinyshakespeare"):
         try:
             return open_tinyshakespeare(directory)
         except UserError as error:
-            if (directory / TINYSHAKESPEARE_FILE).exists():
+            if name or (directory / TINYSHAKESPEARE_FILE).exists():
                 raise
-            return Corpus("pydocs", pydocs_text(), None, f"pydocs, built into Python, because {error}")
-    if name == "tinyshakespeare":
-        return open_tinyshakespeare(directory)
+            name, reason = "pydocs", f", because {error}"
     if name == "pydocs":
-        return Corpus(name, pydocs_text(), None, "pydocs, built into Python")
-    path = Path(name)
+        return Corpus("pydocs", pydocs_text(), None, f"pydocs, built into Python{reason}")
+    path = Path(name or "")
     # os.path returns False for impossible names, for which Path raises.
     if name and os.path.isfile(path / "train.bin") and os.path.isfile(path / "val.bin"):
         return Corpus(str(path), None, path, f"the token files train.bin and val.bin in {path}")
@@ -90,7 +89,7 @@ def in_documents(corpus: Corpus, separator: str) -> Corpus:
     return dataclasses.replace(corpus, documents=documents, separator=separator)
 
 
-def read_answers(text: str, path: Path) -> list[tuple[str, str]]:
+def read_answers(text: str, path: Path) -> list[Pair]:
     """Return the pairs (prompt, completion) in a text of JSON lines {"prompt": …, "completion": …}.
 
     Empty lines are skipped. Raises UserError, with the number of the line, for any other.
@@ -101,11 +100,11 @@ def read_answers(text: str, path: Path) -> list[tuple[str, str]]:
             continue
         try:
             row = json.loads(line)
-            answers.append((row["prompt"], row["completion"]))
-            for name in ("prompt", "completion"):
-                right = isinstance(row[name], str) and row[name]
-                require(f"the {name}", row[name], right, "a string that is not empty")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:      # UserError is a ValueError
+            pair = row["prompt"], row["completion"]
+            if not all(isinstance(each, str) and each for each in pair):
+                raise TypeError("both must be strings that are not empty")
+            answers.append(pair)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f'{path}, line {number} is not {{"prompt": "…", "completion": "…"}} '
                             f"({type(error).__name__}: {one_line(error)})") from None
     if not answers:
@@ -160,11 +159,12 @@ def read_text(path: str | Path, raw: bool = False) -> str:
     try:
         with open_regular(path) as file:
             data = file.read()
-        text = data.decode() if raw else data.decode("utf-8-sig")
+        text = data.decode("utf-8" if raw else "utf-8-sig")
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): check its name and permissions") from error
     except UnicodeDecodeError as error:
-        how = HINTS.get(data[:2], "convert it to UTF-8")
+        text = "convert it to UTF-8 (PowerShell writes UTF-16)"
+        how = WITHOUT_HEADER if data.startswith(LLM_C) else text
         byte = f"byte 0x{data[error.start]:02x} at position {error.start}"
         raise UserError(f"{path} is not UTF-8 text ({byte}): {how}") from error
     if not text:

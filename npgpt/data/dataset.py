@@ -30,8 +30,10 @@ def tokenize_corpus(
             start = whole.rfind(token, begin, boundary + len(token) - 1)
             if start != -1:         # it would be cut in two
                 boundary = start + len(token)
-    train = encode(whole[:boundary], corpus, tokenizer, special)
-    return train, encode(whole[boundary:], corpus, tokenizer, special) if val_fraction else None
+    train, val = (
+        encode(part, corpus, tokenizer, special) for part in (whole[:boundary], whole[boundary:])
+    )
+    return train, val if val_fraction else None
 
 
 def encode(part, corpus, tokenizer, special):

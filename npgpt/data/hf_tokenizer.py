@@ -90,11 +90,9 @@ class HFTokenizer(Tokenizer):
             raise UserError(f"there is no tokenizer at {name!r}: give hf: and a tokenizer.json, a folder that contains "
                             "one, or the name of a repository on the hub")
         try:
-            config = path.with_name("tokenizer_config.json")
-            return cls(
-                read_json(path, MOST_TOKENIZER_BYTES),
-                read_json(config) if config.exists() else None,
-            )
+            beside = path.with_name("tokenizer_config.json")
+            config = read_json(beside, MOST_TOKENIZER_BYTES) if beside.exists() else None
+            return cls(read_json(path, MOST_TOKENIZER_BYTES), config)
         except (OSError, UserError) as error:
             raise UserError(f"{path} cannot be used as a tokenizer.json ({error}): give another one") from error
 

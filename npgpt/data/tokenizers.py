@@ -165,9 +165,8 @@ def tokenizer_from_dict(data: dict) -> Tokenizer:
 
 def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
     """Write the tokenizer to `path` as JSON, atomically. Raises OSError."""
-    write_json(
-        path, {**tokenizer.to_dict(), **({"names": tokenizer.names} if tokenizer.names else {})}
-    )
+    names = {"names": tokenizer.names} if tokenizer.names else {}
+    write_json(path, tokenizer.to_dict() | names)
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:

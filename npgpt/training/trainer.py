@@ -69,10 +69,10 @@ class Trainer:
         self.crops = {"train": Crops(train_tokens, self.crop_length)}
         if val_tokens is not None:
             self.crops["val"] = Crops(val_tokens, self.crop_length, NAMES["val"])
-        for crops in self.crops.values():
+        for split, crops in self.crops.items():
             if crops.length < self.crop_length:
                 print(
-                    f"the {crops.split} split has {crops.length + 1} tokens, so its crops have "
+                    f"the {NAMES[split]} split has {crops.length + 1} tokens, so its crops have "
                     f"{crops.length} instead of {self.crop_length}"
                 )
         self.crop_length = self.crops["train"].length

@@ -125,7 +125,7 @@ def test_it_learns_to_answer(npgpt):
 
 @pytest.mark.parametrize(("line", "says"), [
     ("a=aa", "JSONDecodeError"), ('{"prompt": "a"}', "KeyError: 'completion'"),
-    ('{"prompt": 1, "completion": "aa"}', "the prompt must be a string")])
+    ('{"prompt": 1, "completion": "aa"}', "TypeError: both must be strings that are not empty")])
 def test_an_invalid_line_of_answers_is_named(npgpt, line, says):
     answers(2)
     Path("answers.jsonl").write_text(Path("answers.jsonl").read_text() + line)

@@ -90,7 +90,7 @@ def test_a_text_file(tmp_path, capsys):
     for content, said in (
         (b"", "is empty"),
         (b"\xef\xbb\xbf", "is empty"),
-        (b"\xff\xfeh\0i\0", "is not UTF-8 text .*it is UTF-16, as PowerShell writes: convert"),
+        (b"\xff\xfeh\0i\0", "is not UTF-8 text .*convert it to UTF-8 .PowerShell writes UTF-16"),
         (b"caf\xe9", "is not UTF-8 text .byte 0xe9 at position 3.: convert"),
     ):
         path.write_bytes(content)
