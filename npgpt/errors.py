@@ -1,6 +1,8 @@
-"""UserError, and functions that make text from outside safe to print."""
+"""UserError, remarks on standard error, and functions that make text from outside safe to print."""
 
+import functools
 import re
+import sys
 import traceback
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")       # category Cc, but not \t and \n
@@ -61,3 +63,9 @@ def describe(error):
     except BaseException:       # an exception whose __str__ fails
         text = ""
     return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__, 200)
+
+
+@functools.cache
+def say_once(line):
+    """Print a line on standard error; the same line only once."""
+    print(f"npgpt: {one_line(line)}", file=sys.stderr)

@@ -69,7 +69,7 @@ def text_file(tmp_path):
 def npgpt(capsys, text_file, tmp_path, monkeypatch):
     """Run a command in an empty folder: npgpt("eval", "out") -> exit code, standard output, standard error."""
     from npgpt.cli.main import main  # here, because it imports everything
-    from npgpt.data.corpora import say_once
+    from npgpt.errors import say_once
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NPGPT_DATA_DIR", raising=False)

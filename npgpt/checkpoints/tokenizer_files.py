@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-import sys
 from pathlib import Path
 
 from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer
@@ -15,7 +14,7 @@ from npgpt.data.tokenizers import (
     GPT2Tokenizer,
     save_tokenizer,
 )
-from npgpt.errors import UserError, one_line
+from npgpt.errors import UserError, say_once
 from npgpt.files import parsed, read_bytes, read_json, write_json
 
 FILES = (
@@ -55,8 +54,7 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
             description["added_tokens"] = [token for token in added if token not in beyond]
             if beyond:
                 names = ", ".join(str(token.get("content")) for token in beyond)
-                line = f"npgpt: {folder}: the model has no row for the added tokens {names}"
-                print(one_line(line), file=sys.stderr)
+                say_once(f"{folder}: the model has no row for the added tokens {names}")
     if is_gpt2(description):
         return GPT2Tokenizer()
     try:
@@ -266,7 +264,7 @@ def write_tokenizer(tokenizer: Tokenizer, source: Path, folder: Path, block_size
         try:
             description = describe(tokenizer)
         except UserError as error:
-            print(f"npgpt: without tokenizer.json: {error}", file=sys.stderr)
+            say_once(f"without tokenizer.json: {error}")
             return
     if description is None:
         return

@@ -1,18 +1,16 @@
 """The texts to train on: a corpus with a name, your own text file, or a folder of token files."""
 
 import dataclasses
-import functools
 import hashlib
 import json
 import os
 import re
-import sys
 import textwrap
 from pathlib import Path
 
 from npgpt.data.token_files import LLM_C, WITHOUT_HEADER
 from npgpt.download.file import download
-from npgpt.errors import UserError, one_line
+from npgpt.errors import UserError, one_line, say_once
 from npgpt.files import open_regular, write_atomically
 
 ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: every second word is quoted
@@ -171,11 +169,5 @@ def read_text(path: str | Path, raw: bool = False) -> str:
         raise UserError(f"{path} is empty: give a text to train on")
     if raw or "\r\n" not in text:
         return text
-    say_once(f"npgpt: {path} has the line ends of Windows, \\r\\n, which are read as \\n")
+    say_once(f"{path} has the line ends of Windows, \\r\\n, which are read as \\n")
     return text.replace("\r\n", "\n")
-
-
-@functools.cache
-def say_once(line):
-    """Print a line on standard error, unless it was printed before: a file may be read again."""
-    print(line, file=sys.stderr)

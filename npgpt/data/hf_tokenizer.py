@@ -59,17 +59,17 @@ class HFTokenizer(Tokenizer):
             import tokenizers
         except ImportError:
             raise UserError('a tokenizer.json needs the tokenizers library: pip install "npgpt[hf]"') from None
-        text, self.description = json.dumps(description), description
+        self.description = description
         with one_line_errors():
-            self._library = tokenizers.Tokenizer.from_str(text)
+            self._library = tokenizers.Tokenizer.from_str(json.dumps(description))
         self._library.no_truncation()       # a corpus is one long text
         self._library.no_padding()
         # The largest id, not the number of tokens: ids may have gaps, and the embedding needs a row for each id.
         self.vocab_size = max(self._library.get_vocab().values(), default=-1) + 1
         if not 0 < self.vocab_size <= 2**16:
             raise UserError(f"its vocabulary is {self.vocab_size}, and token files can store 1 to 65536")
-        added = self._library.get_added_tokens_decoder()
-        self.special = {token.content: i for i, token in added.items() if token.special}
+        self.special = {token.content: i for i, token in
+                        self._library.get_added_tokens_decoder().items() if token.special}
         self.names = {key: name for name, key in KNOWN.items() if name in self.special}
         for key, token in config.items() if isinstance(config, dict) else ():
             content = token.get("content") if isinstance(token, dict) else token
@@ -83,7 +83,7 @@ class HFTokenizer(Tokenizer):
         """Make the tokenizer of a tokenizer.json, of a folder that contains one, or of a repository on the hub."""
         if os.path.exists(name):            # Path(name).exists() raises for impossible names
             path = Path(name, "tokenizer.json") if os.path.isdir(name) else Path(name)
-        elif re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name, re.ASCII) and not name.endswith(".json"):
+        elif re.fullmatch(r"(?!.*\.json$)\w[\w.-]*(/\w[\w.-]*)?", name, re.ASCII):
             from npgpt.download.hub import fetch_file
             path = fetch_file(name, "tokenizer.json", "tokenizer_config.json")
         else:

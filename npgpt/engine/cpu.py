@@ -17,10 +17,10 @@ from npgpt.engine.memory import number_of_shards
 from npgpt.engine.ops import table, without_caches, without_frozen
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.row_blocks import in_row_blocks, row_blocks
-from npgpt.engine.sources import as_tested, say_once
+from npgpt.engine.sources import as_tested
 from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread, using_cores
 from npgpt.engine.tiles import in_tiles
-from npgpt.errors import UserError
+from npgpt.errors import UserError, say_once
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.masks import draw_masks
 from npgpt.model.variants import model_forward

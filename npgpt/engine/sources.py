@@ -4,11 +4,10 @@ import ast
 import functools
 import hashlib
 import inspect
-import sys
 from types import FunctionType
 
 from npgpt import layers
-from npgpt.errors import UserError
+from npgpt.errors import UserError, say_once
 from npgpt.model import transformer
 
 # Engines replace these functions, run them on parts of their arrays, or give them other values than
@@ -101,9 +100,3 @@ def as_tested(*names):
     for name in edited:
         say_once(f"{name} was edited, so its own lines run instead of a faster version of them")
     return not edited
-
-
-@functools.cache
-def say_once(line):
-    """Print a line on standard error; the same line only once."""
-    print(f"npgpt: {line}", file=sys.stderr)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig
-from npgpt.engine.sources import say_once
+from npgpt.errors import say_once
 from tests.cases import train_step
 from tests.helpers.lines import assert_alike, defined
 

@@ -26,7 +26,7 @@ from scipy.special import erf
 from npgpt.engine.loops import segment, vectors
 from npgpt.engine.loops.lines import compile_lines
 from npgpt.engine.loops.segment import kernel
-from npgpt.engine.sources import say_once
+from npgpt.errors import say_once
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")       # the mean of nothing
 BY = pytest.mark.parametrize(("by", "n"), [("python", 24), ("numba", 1)])

@@ -18,6 +18,7 @@ from npgpt import GPT, AdamW, GPTConfig, UserError, load
 from npgpt.engine import sources
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.trial import mixes_texts, validate
+from npgpt.errors import say_once
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.transformer import block_backward, block_forward, block_parameters
 from tests import strict_cupy
@@ -486,7 +487,7 @@ def test_infinity_does_not_hide_that_texts_depend_on_each_other(tmp_path):
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("mixed", MIXED.values(), ids=MIXED)
 def test_a_batch_whose_texts_depend_on_each_other_is_not_divided(tmp_path, capsys, mixed, kernels):
-    sources.say_once.cache_clear()
+    say_once.cache_clear()
     block = tiny(tmp_path, *mixed)
 
     def results(kernels, threads):

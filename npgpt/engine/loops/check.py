@@ -13,7 +13,7 @@ import threading
 import numpy as np
 from numba.core.errors import NumbaError
 
-from npgpt.engine.sources import say_once
+from npgpt.errors import say_once
 
 LOCK = threading.Lock()
 CALLS = 1, 2, 100  # that are compared

@@ -9,7 +9,7 @@ import numba
 from numba.core import caching
 from numba.core.compiler import CompileResult
 
-from npgpt.engine.sources import say_once
+from npgpt.errors import say_once
 from npgpt.files import open_regular, write_atomically
 
 COMPILER = [Path(__file__).with_name(name).read_bytes() for name in ("jit.py", "vectors.py")]
