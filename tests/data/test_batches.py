@@ -45,7 +45,8 @@ def test_masked_tokens_are_read_but_are_no_targets():
     assert np.array_equal(x, 100 + np.arange(6)[:, None] + np.arange(4))
     ignored = np.isin(x + 1, [101, 104, 105, 106, 109])
     assert np.array_equal(y, np.where(ignored, -1, x + 1)) and (y != -1).any(axis=1).all()
-    assert count_targets(tokens) == 4
+    assert count_targets(tokens) == 4 and count_targets(tokens[2:]) == 3
+    assert count_targets(tokens.data) == 9
     for size, stride in ((5, 4), (6, 2)):
         parts = [*windows(tokens, size, stride)]
         assert sorted(t for _, y in parts for t in y if t != -1) == [102, 103, 107, 108]
@@ -53,10 +54,12 @@ def test_masked_tokens_are_read_but_are_no_targets():
     assert [x.tolist() for x, _ in windows(tokens, 2, 1)] == [[101], [102], [106], [107]]
     with pytest.raises(UserError, match="a prompt in the validation split has 3 tokens, .* of 3 .*raise --crop-length"):
         Crops(tokens, 3, "validation")
-    Crops(np.ma.array(tokens.data, mask=np.arange(10) < 5), 5)         # the first token is no target anyway
-    for masked in (np.arange(10) < 6, np.arange(10) > 4, np.ones(10)):
-        with pytest.raises(UserError, match="so a crop of 5 could have no completion"):
-            Crops(np.ma.array(tokens.data, mask=masked), 5)
+    for masked in (np.arange(10) < 5, np.arange(10) > 5):      # the first token is no target anyway
+        Crops(np.ma.array(tokens.data, mask=masked), 5)
+    masks = np.arange(10) < 6, np.arange(10) > 4, np.ones(10), np.ones(10)
+    for masked, length, says in zip(masks, (5, 5, 5, 20), (5, 5, 5, 9), strict=True):
+        with pytest.raises(UserError, match=f"so a crop of {says} could have no completion"):
+            Crops(np.ma.array(tokens.data, mask=masked), length)
 
 
 def test_a_crop_follows_a_short_split():
