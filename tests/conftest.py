@@ -41,10 +41,15 @@ def traced(function):
 
 @pytest.fixture
 def ctrl_c():
-    """Let Ctrl-C do what it does in the foreground, also in processes that a test starts: background jobs ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Let Ctrl-C and SIGHUP do what they do in the foreground, also in processes of a test.
+
+    Background jobs ignore the one, and those of nohup the other.
+    """
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

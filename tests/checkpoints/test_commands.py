@@ -212,6 +212,7 @@ def test_a_checkpoint_that_is_deleted_is_not_advised_to_be_deleted(npgpt, saving
         assert "delete" not in result[2]
     with pytest.raises(UserError, match="no longer"):
         GPT.from_pretrained("out/step-00000002")
+    assert not any(run.is_deleted(Path(name)) for name in ("out/model", "gone/step-00000002"))
 
 
 def test_a_run_is_found_between_two_looks_and_a_damaged_one_is_not_read_for_ever(

@@ -31,12 +31,13 @@ def header(entries, size=0):
 def test_missing_extra_and_misshapen_tensors_are_all_named(folder):
     tensors = load_file(folder / "model.safetensors")
     del tensors["transformer.ln_f.bias"]
+    tensors["lm_head.weight"] = tensors.pop("transformer.wte.weight")
     tensors["transformer.h.2.ln_1.weight"] = np.zeros(8, "float32")
     tensors["transformer.wpe.weight"] = np.zeros((9, 8), "float32")
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(UserError) as error:
         GPT.from_pretrained(folder)
-    for words in ("ln_f.bias is missing", "h.2.ln_1.weight is extra",
+    for words in ("ln_f.bias is missing", "h.2.ln_1.weight is extra", "wte.weight is missing",
                   "wpe.weight has the shape (9, 8) instead of (8, 8)"):
         assert words in str(error.value)
     assert len(str(error.value).splitlines()) == 1
@@ -48,14 +49,14 @@ def test_missing_extra_and_misshapen_tensors_are_all_named(folder):
 )
 def test_prefixes_that_torch_adds_are_named(folder, prefix, more):
     tensors = load_file(folder / "model.safetensors")
-    names = {name: prefix + more + name.removeprefix("transformer.") for name in tensors}
-    save_file({names[name]: tensors[name] for name in names}, folder / "model.safetensors")
+    renamed = {prefix + more + name.removeprefix("transformer."): tensors[name] for name in tensors}
+    save_file(renamed, folder / "model.safetensors")
     with pytest.raises(UserError, match=f"every tensor begins with '{prefix}', .*: remove it"):
         open_model(folder)
-    one = {**tensors, "module.odd": np.zeros(3)}
-    save_file(one, folder / "model.safetensors")
-    with pytest.raises(UserError, match="module.odd is extra"):
-        open_model(folder)
+    for others, more in ((tensors, "module."), (renamed, f"module.{prefix}")):
+        save_file({**others, f"{more}odd": np.zeros(3)}, folder / "model.safetensors")
+        with pytest.raises(UserError, match=f"does not fit .*{more}.* is extra"):
+            open_model(folder)
 
 
 def test_a_tensor_under_two_names_is_refused(folder):
@@ -82,8 +83,9 @@ def test_the_layout_of_nn_linear_is_named(folder):
     back = {name: np.ascontiguousarray(turned[name].T) for name in linear}      # as it says
     save_file({**tensors, **back}, folder / "model.safetensors")
     assert np.array_equal(GPT.from_pretrained(folder).params.flat, ours)
-    save_file({**tensors, "transformer.wpe.weight": np.zeros((9, 8), "float32")},
-              folder / "model.safetensors")
+    other = {"attn.c_attn": (24, 9), "mlp.c_proj": (8, 32)}
+    other = {f"transformer.h.0.{name}.weight": np.zeros(other[name], "float32") for name in other}
+    save_file({**tensors, **other}, folder / "model.safetensors")
     with pytest.raises(UserError) as error:
         open_model(folder)
     assert "transpose" not in str(error.value)
@@ -94,6 +96,12 @@ def test_a_tensor_of_integers_is_refused(folder):
     save_file({**tensors, "transformer.ln_f.bias": np.zeros(8, np.int32)}, folder / "model.safetensors")
     with pytest.raises(UserError, match="ln_f.bias is stored as I32"):
         open_model(folder)
+    wte = tensors["transformer.wte.weight"]
+    heads = (wte.astype("int32"), "is stored as I32"), (wte.reshape(8, 11), "has the shape")
+    for head, says in heads:
+        save_file({**tensors, "lm_head.weight": head}, folder / "model.safetensors")
+        with pytest.raises(UserError, match=f"lm_head.weight {says}"):
+            open_model(folder)
 
 
 @pytest.mark.parametrize("content", [

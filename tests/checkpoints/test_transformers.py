@@ -170,6 +170,9 @@ def test_a_head_that_differs_is_read_though_the_config_says_tied(
     assert fields["tie_word_embeddings"] is False
     again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "exported", dtype=torch.float64)
     assert_equal(logits_of(again.eval()).detach(), expected)
+    capfd.readouterr()
+    GPT.from_pretrained(tmp_path / "exported")
+    assert not capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("field", "value"), [

@@ -1,6 +1,7 @@
 """`npgpt sample`, `eval`, `data`, `info` and `plot`: what they print and what they refuse."""
 
 import importlib
+import io
 import math
 import os
 import re
@@ -14,7 +15,8 @@ import pytest
 import npgpt as package
 from npgpt import GPT, GPTConfig
 from npgpt.cli.main import COMMANDS
-from npgpt.cli.sample import default_prompt, print_samples, text_before
+from npgpt.cli.output import set_encoding
+from npgpt.cli.sample import default_prompt, print_samples, sample_line, text_before
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.engine.memory import training_memory
 from tests.conftest import TINY, traced
@@ -84,10 +86,10 @@ def test_a_models_text_cannot_steer_a_terminal(capsys, monkeypatch, on_terminal)
     """Redirected, it is what the model wrote."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: on_terminal)
     harmless = "a\tb\n\u3000中👩\u200d🔬\xa0é"
-    pieces = ["\x1b]52;c;eA==", "\x07\r\b", harmless, "\x7f\x9b2J"]
+    pieces = ["\x1b]52;c;eA==", "\x07\r\b\v", harmless, "\x7f\x9b2J\x9f"]
     monkeypatch.setattr("npgpt.cli.sample.continuations", lambda *_: [iter(pieces), iter("ab")])
     print_samples(None, None, "\x85")
-    shown = r"\x85\x1b]52;c;eA==\x07\r\x08" + harmless + r"\x7f\x9b2J"
+    shown = r"\x85\x1b]52;c;eA==\x07\r\x08\x0b" + harmless + r"\x7f\x9b2J\x9f"
     text = shown if on_terminal else "".join(["\x85", *pieces])
     start = r"\x85" if on_terminal else "\x85"
     assert capsys.readouterr().out == f"{text}\n{'-' * 60}\n{start}ab\n"
@@ -110,6 +112,19 @@ def test_redirected_output_is_utf8_in_every_locale(npgpt, tmp_path, locale):
     assert (sample.returncode, sample.stdout.decode(), sample.stderr) == (0, text, b"")
     (tmp_path / "preset.toml").write_text('"道" = 3', encoding="utf-8")
     refused((2, "", run("info", "--preset", "preset.toml").stderr.decode()), "道")
+    odd = run("data", "prepare", "text.txt", "--tokenizer", "byte", "--out", b"\xff")
+    assert odd.returncode == 0 and odd.stdout.startswith(rb"\udcff: train.bin")
+
+
+def test_a_terminal_that_lacks_a_character_shows_a_question_mark(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    for name, errors in (("stderr", "strict"), ("stdout", "replace")):
+        monkeypatch.setattr(sys, name, stream)
+        set_encoding(name)
+        assert (stream.encoding, stream.errors) == ("ascii", errors)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())       # a notebook's
+    set_encoding("stdout")
 
 
 @pytest.mark.parametrize("close", [">&-", "2>&-", ">&- 2>&-"])
@@ -135,6 +150,7 @@ def test_eval_prints_consistent_figures_for_each_split(npgpt, text_file):
         assert bits == pytest.approx(loss / math.log(2), rel=1e-3)      # one byte a character
     assert len(set(printed)) == 3
     assert npgpt("eval", "--corpus", text_file)[1] == printed[1]
+    assert npgpt("eval", "--corpus", text_file, "--split", "all")[1] == printed[2]
     assert npgpt("eval", "--stride", 3)[1] != printed[1]
     refused(npgpt("eval", "--stride", 9), "from 1 to the context of 8 tokens")
     refused(npgpt("eval", "--corpus", "nowhere"), "nowhere")
@@ -192,6 +208,7 @@ def test_version_help_and_nothing_at_all(npgpt):
         ("z\nehtx", 0, "\n"),
         ("zeht", 0, "the"),
         ("xz", 1, "x"),
+        ("\x1bab", None, "\x1b"),
     ],
 )
 def test_the_default_prompt_is_something_that_the_tokenizer_knows(chars, end, prompt):
@@ -200,6 +217,7 @@ def test_the_default_prompt_is_something_that_the_tokenizer_knows(chars, end, pr
     model = GPT(GPTConfig(vocab_size=len(chars), block_size=4, n_layer=1, n_head=1, n_embd=8))
     tokenizer.eos_token_id = end
     assert default_prompt(model, tokenizer) == prompt
+    assert sample_line(model, tokenizer, 1).isprintable()
     if end == 0 and chars[1] == "\n":
         model.params["ln_f.weight"][:], model.params["ln_f.bias"][:] = (
             0.0,

@@ -144,6 +144,7 @@ def test_ids_that_are_permuted_are_not_gpt2s_and_gpt2s_need_no_extra(
     refused(npgpt("sample", folder), 'pip install "npgpt[hf]"', path)
     same = {
         **description,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
         "model": {**description["model"], "merges": one_string},
         "post_processor": {"type": "TemplateProcessing", "special_tokens": {}},
         "added_tokens": [],
@@ -178,14 +179,17 @@ def test_special_and_added_tokens_beside_vocab_json(npgpt, capsys, vocab_size, s
     (folder / "merges.txt").write_text("\ufeff#version: 0.2\n" + merges, "utf-8")
     files = {
         "added_tokens.json": {"<|pad|>": 297, "plain": 298},
-        "special_tokens_map.json": {"eos_token": {"content": "</s>", "lstrip": False},
-                                    "pad_token": "<|pad|>", "bos_token": "nowhere"},
+        "special_tokens_map.json": {"eos_token": {"content": "</s>", "rstrip": False},
+                                    "pad_token": "<|pad|>", "bos_token": "nowhere",
+                                    "mask_token": "b"},
         "tokenizer_config.json": {
             "added_tokens_decoder": {
                 "298": {"content": "plain", "lstrip": True},
-                "299": {"content": "</s>"},
+                "299": {"content": "</s>", "rstrip": True},
+                "x": {"content": "odd"},
             },
-            "additional_special_tokens": ["T", {"content": "<|pad|>"}, 5],
+            "mask_token": "T",
+            "additional_special_tokens": ["T", {"content": "<|pad|>", "rstrip": True}, 5],
         },
     }
     for name, value in files.items():
@@ -205,13 +209,16 @@ def test_special_and_added_tokens_beside_vocab_json(npgpt, capsys, vocab_size, s
     assert {name: added[name]["special"] for name in added} == {
         "<|pad|>": True, "plain": False, "</s>": True, "T": True
     }
-    assert added["T"]["id"] == made["vocab"]["T"] and added["plain"]["lstrip"]
+    assert set(tokenizer.special) == {"<|pad|>", "</s>", "T"}
+    assert added["T"]["id"] == made["vocab"]["T"]
+    assert added["plain"]["lstrip"] and added["</s>"]["rstrip"] and added["<|pad|>"]["rstrip"]
     assert 299 not in tokenizer.encode("</s>") and tokenizer.decode([299]) == "</s>"
 
 
 @pytest.mark.parametrize(("name", "content", "said"), [
     ("tokenizer.json", b"[]", "is not a JSON object"),
-    ("tokenizer.json", b"{}", "cannot be used"),
+    ("tokenizer.json", b"{}", "tokenizer.json cannot be used"),
+    ("tokenizer.json", b'{"added_tokens": [5, {"id": "6"}]}', "tokenizer.json cannot be used"),
     ("tokenizer.json", b'{"model', "is not JSON"),
     ("vocab.json", b'{"a": 0}', "merges.txt cannot be read"),
     ("added_tokens.json", b'{"b": "1"}', "ids that are not integers"),
@@ -223,9 +230,8 @@ def test_special_and_added_tokens_beside_vocab_json(npgpt, capsys, vocab_size, s
 def test_damaged_files_of_a_tokenizer_are_named(npgpt, tmp_path, name, content, said):
     pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     folder = save_model_of(OWN_SIZE)
-    if name != "tokenizer.json":
-        (folder / "vocab.json").write_text('{"a": 0}')
-        (folder / "merges.txt").write_text("")
+    (folder / "vocab.json").write_text('{"a": 0}')
+    (folder / "merges.txt").write_text("")
     if "merges.txt cannot" in said:
         (folder / "merges.txt").unlink()
     (folder / name).write_bytes(content)
@@ -251,6 +257,11 @@ def test_transformers_reads_the_tokenizer_that_export_writes(train, npgpt, kind,
     transformers = pytest.importorskip("transformers")
     write = {"pairs": byte_pairs, "pieces": word_pieces}.get(kind)
     flag = f"hf:{write(tmp_path / 'tokenizer.json')}" if write else kind
+    if kind == "pairs":         # with a padding token that is not marked as special, so is none
+        description = json.loads((tmp_path / "tokenizer.json").read_text())
+        [end] = description["added_tokens"]
+        description["added_tokens"].append({**end, "id": 300, "content": "<pad>", "special": False})
+        (tmp_path / "tokenizer.json").write_text(json.dumps(description))
     text = CHINESE if kind in ("char", "byte") else Path("text.txt").read_text()
     Path("text.txt").write_text(text, "utf-8")
     size = ["--block-size", 64, "--crop-length", 8]
@@ -266,6 +277,8 @@ def test_transformers_reads_the_tokenizer_that_export_writes(train, npgpt, kind,
     assert len(theirs) == tokenizer.vocab_size and theirs.model_max_length == 64
     assert theirs.eos_token_id == tokenizer.eos_token_id
     assert theirs.pad_token_id == tokenizer.pad_token_id
+    begin = {"gpt2": "<|endoftext|>", "pairs": "<|endoftext|>", "pieces": "[CLS]"}.get(kind)
+    assert (theirs.bos_token, theirs.unk_token) == (begin, "[UNK]" if kind == "pieces" else None)
     Path("exported", TOKENIZER_FILE).unlink()
     if kind in ("gpt2", "pairs", "pieces"):
         assert load("exported")[1].to_dict() == tokenizer.to_dict()
@@ -357,17 +370,22 @@ def test_files_that_were_not_used_are_not_copied(npgpt):
 
 
 def test_a_model_of_the_hub_brings_its_own_tokenizer(npgpt, tmp_path, monkeypatch):
-    """Also tokens that only added_tokens.json has."""
+    """Also tokens that only added_tokens.json has, in any order, and an end of text among them."""
     pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     folder = save_model_of(OWN_SIZE)
     model = own_description(tmp_path / "made.json")["model"]
-    del model["vocab"][f"unused{OWN_SIZE - 1}"]
+    del model["vocab"][f"unused{OWN_SIZE - 1}"], model["vocab"][f"unused{OWN_SIZE - 2}"]
+    model["vocab"]["unused"] = model["vocab"].pop("<|endoftext|>")
     (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
     (folder / "merges.txt").write_text("\n".join(map(" ".join, model["merges"])), "utf-8")
-    (folder / "added_tokens.json").write_text(json.dumps({"added": OWN_SIZE - 1}))
+    added = {"<|endoftext|>": OWN_SIZE - 1, "added": OWN_SIZE - 2}
+    (folder / "added_tokens.json").write_text(json.dumps(added))
     with HubServer() as hub:
         point_client_at(hub, tmp_path / "home", monkeypatch)
         hub.add("somebody/gpt2", {path.name: path.read_bytes() for path in folder.iterdir()})
         tokenizer = load("somebody/gpt2")[1]
     assert tokenizer.to_dict() == load(folder)[1].to_dict()
-    assert tokenizer.encode("added").tolist() == [OWN_SIZE - 1]
+    assert tokenizer.encode("added").tolist() == [OWN_SIZE - 2]
+    assert tokenizer.eos_token_id == OWN_SIZE - 1
+    assert npgpt("export", folder, "--out", "exported")[0] == 0
+    assert all(Path("exported", path.name).exists() for path in folder.iterdir())

@@ -63,16 +63,21 @@ def test_the_end_of_text_is_a_token_where_a_model_stops(npgpt, pairs, tmp_path):
     assert len(npgpt("score", "--text", f"{END}hello{END}", "--no-special")[1].splitlines()) > len(
         scored
     )
-    for flags, special in (([], True), (["--no-special"], False)):
-        n = len(tokenizer.encode(GREETINGS, special)) - 1
-        assert (
-            f"all: {n:,} tokens"
-            in npgpt("eval", "--corpus", "chat.txt", "--split", "all", *flags)[1]
-        )
+    tune = "train --init-from out --corpus chat.txt --out-dir tuned --overwrite".split()
+    for flags, how in (([], "special tokens"), (["--no-special"], "plain text")):
+        n = len(tokenizer.encode(GREETINGS, special=not flags))
+        out = npgpt("eval", "--corpus", "chat.txt", "--split", "all", *flags)[1]
+        assert f"all: {n - 1:,} tokens" in out
+        code, out, _ = npgpt(*tune, "--val-fraction", 0, "--max-iters", 1, *flags)
+        assert code == 0 and f"120 {END} in the text, read as {how}" in out
+        assert f"data: {n:,} tokens" in out
+    prepare = ["data", "prepare", "chat.txt", "--out", "tokens", "--documents"]
+    refused(npgpt(*prepare, ""), "two documents separated by ''")
+    assert "documents: 120\n" in npgpt(*prepare)[1]
 
 
 def test_without_special_tokens_a_text_is_read_as_earlier_versions_read_it(npgpt, pairs, tmp_path):
-    (tmp_path / "chat.txt").write_text(GREETINGS)
+    (tmp_path / "chat.txt").write_text(f"\ufeff{GREETINGS}", "utf-8")
     for flags, special in (([], True), (["--no-special"], False)):
         out_dir = f"special-{special}"
         command = [
@@ -158,10 +163,11 @@ def test_answers_have_special_tokens_too(npgpt, pairs, tmp_path):
 
 
 def test_fine_tuning_on_a_tiny_text(npgpt, train, tmp_path):
-    """Of 26 lines, the validation split is shorter than a crop; of one word, also the training
-    split.
+    """Of 26 lines, the validation split is shorter than a crop; of one, also the training split.
+
+    A folder may have the name of what nanoGPT's init_from may be.
     """
-    assert train("--max-iters", 1, "--block-size", 32, "--out-dir", "base")[0] == 0
+    assert train("--max-iters", 1, "--block-size", 32, "--out-dir", "scratch")[0] == 0
     for text, says in (
         ("to be\n" * 26, ["validation split has 16 tokens, so its crops have 15 instead of 32"]),
         (
@@ -173,20 +179,12 @@ def test_fine_tuning_on_a_tiny_text(npgpt, train, tmp_path):
         ),
     ):
         (tmp_path / "tiny.txt").write_text(text)
-        tune = [
-            "train",
-            "--init-from",
-            "base",
-            "--corpus",
-            "tiny.txt",
-            "--overwrite",
-            "--max-iters",
-            2,
-        ]
+        tune = "train --init-from scratch --corpus tiny.txt --overwrite --max-iters 2".split()
         code, out, err = npgpt(*tune)
         assert (code, err) == (0, "") and all(f"the {line}\n" in out for line in says)
         assert out.count("instead of") == len(says) and read_metrics("out")[-1]["step"] == 2
     assert npgpt("train", "--resume", "--max-iters", 3)[0] == 0
+    refused(npgpt(*tune, "--crop-length", 33), "crop_length 33 is more than block_size 32")
     (tmp_path / "tiny.txt").write_text("to be")
     refused(
         npgpt(*tune),
@@ -222,6 +220,10 @@ def test_a_resumed_run_says_if_its_learning_rate_jumps_or_nothing_is_left(npgpt,
         in out
     )
     assert record["lr"] > 1e-3 and "nothing is left" not in out
+    asked = {"--learning-rate": 0.1, "--min-lr": 1e-4, "--warmup-iters": 3, "--lr-decay-iters": 60}
+    for step, flag in enumerate(asked, 40):
+        code, out, _ = npgpt("train", "--resume", "--max-iters", step + 1, flag, asked[flag])
+        assert code == 0 and f"at step {step}\n" in out and "jumps" not in out
     code, out, _ = npgpt(
         "train", "--resume", "--out-dir", "kept", "--max-iters", 40, "--lr-decay-iters", 20
     )
@@ -241,6 +243,8 @@ def test_a_run_is_not_resumed_on_another_text(npgpt, train, tmp_path):
         "the corpus other.txt is not the one",
         "train on this one with --init-from out and another --out-dir",
     )
+    (tmp_path / "other.txt").write_text("Quo vadis")
+    refused(npgpt("train", "--resume", "--corpus", "other.txt"), "trained on (character 'Q'")
 
 
 @pytest.mark.parametrize("partial", [False, True])
@@ -284,7 +288,8 @@ def test_a_text_of_windows_trains_as_any_other(npgpt, text_file, tmp_path):
             and err.count(r"windows.txt has the line ends of Windows, \r\n, which are read as \n")
             == said
         )
-        assert err.count("\n") == said
+        assert err.count("\n") == said and "in the text, read as" not in out
+        assert npgpt("train", "--resume", "--out-dir", name, "--max-iters", 3)[0] == 0
     assert bits("text") == bits("windows")
     assert (
         npgpt("score", "windows", "--file", "windows.txt")[1]
@@ -303,12 +308,20 @@ def test_a_text_of_windows_trains_as_any_other(npgpt, text_file, tmp_path):
     assert code == 0 and "vocabulary 11" in out
 
 
-def test_a_run_of_an_earlier_version_on_a_text_of_windows_is_resumed(npgpt, tmp_path, monkeypatch):
-    """Its vocabulary has the byte order mark, and the carriage return."""
-    (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbf" + b"to be or not to be\r\n" * 20)
+@pytest.mark.parametrize("kind", ["char", "pairs"])
+def test_a_run_of_an_earlier_version_on_a_text_of_windows_is_resumed(
+    npgpt, pairs, kind, tmp_path, monkeypatch
+):
+    """It has read the byte order mark, the carriage returns, and an end of text as plain text."""
+    text = "\ufeff" + f"to be or {END}\r\n" * 20
+    (tmp_path / "windows.txt").write_bytes(text.encode())
+    name = pairs if kind == "pairs" else kind
+    command = ["train", "--corpus", "windows.txt", "--tokenizer", name, "--no-special", *TINY]
     with monkeypatch.context() as earlier:
         earlier.setattr("npgpt.cli.train.open_corpus", lambda name, _: open_corpus(name, raw=True))
-        assert npgpt("train", "--corpus", "windows.txt", *TINY, "--max-iters", 1)[0] == 0
-    assert {"\r", "\ufeff"} < set(load("out")[1].chars)
+        assert npgpt(*command, "--max-iters", 1)[0] == 0
+    tokenizer = load("out")[1]
+    assert tokenizer.decode(tokenizer.encode(text)) == text
     code, out, err = npgpt("train", "--resume", "--max-iters", 2)
-    assert (code, err) == (0, "") and "data: 360 tokens to train on, 41 tokens to validate" in out
+    n = len(tokenizer.encode(text[:int(0.9 * len(text))]))
+    assert (code, err) == (0, "") and f"data: {n} tokens to train on" in out

@@ -121,6 +121,7 @@ def test_it_learns_to_answer(npgpt):
         assert shown == f"{letter}={letter}{letter}\n"
     more = ["--init-from", "out", "--out-dir", "more", "--crop-length", 8, "--max-iters", 1]
     assert npgpt("train", "--corpus", "answers.jsonl", *more)[0] == 0
+    assert "all: 60 tokens predicted" in npgpt("eval", "more", "--split", "all")[1]
 
 
 @pytest.mark.parametrize(("line", "says"), [

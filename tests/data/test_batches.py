@@ -47,7 +47,8 @@ def test_masked_tokens_are_read_but_are_no_targets():
     assert np.array_equal(x, 100 + np.arange(6)[:, None] + np.arange(4))
     ignored = np.isin(x + 1, [101, 104, 105, 106, 109])
     assert np.array_equal(y, np.where(ignored, -1, x + 1)) and (y != -1).any(axis=1).all()
-    assert count_targets(tokens) == 4
+    assert count_targets(tokens) == 4 and count_targets(tokens[2:]) == 3
+    assert count_targets(tokens.data) == 9
     for size, stride in ((5, 4), (6, 2)):
         parts = [*windows(tokens, size, stride)]
         assert sorted(t for _, y in parts for t in y if t != -1) == [102, 103, 107, 108]

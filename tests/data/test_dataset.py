@@ -32,18 +32,16 @@ def test_answers_are_packed_and_their_prompts_masked(eos, ending):
     assert np.flatnonzero(both.mask).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("at", range(20))
-def test_special_tokens_of_a_text_are_not_cut_in_two(at):
-    """The boundary would be at 18 of 20 characters, but moves behind a token that contains it."""
-    tokenizer = Marked()
-    text = f"{'a' * at}<end>{'b' * (15 - at)}" if at <= 15 else "a" * 20
-    train, val = tokenize_corpus(Corpus("poem", text, None, ""), tokenizer)
-    boundary = at + 5 if at in (14, 15) else 18
-    assert (train, val) == ((text[:boundary], True), (text[boundary:], True))
-    assert tokenize_corpus(Corpus("poem", text, None, ""), tokenizer, special=False)[0] == (
-        text[:18],
-        False,
-    )
+@pytest.mark.parametrize(("fraction", "boundary"), [(0.1, 18), (0.5, 10), (0.85, 3)])
+def test_special_tokens_of_a_text_are_not_cut_in_two(fraction, boundary):
+    """The boundary in 20 characters moves behind a token that contains it."""
+    for at in range(16):
+        text = f"{'a' * at}<end>{'b' * (15 - at)}"
+        poem = Corpus("poem", text, None, "")
+        cut = at + 5 if at < boundary < at + 5 else boundary
+        assert tokenize_corpus(poem, Marked(), fraction) == ((text[:cut], True), (text[cut:], True))
+        plain, _ = tokenize_corpus(poem, Marked(), fraction, special=False)
+        assert plain == (text[:boundary], False)
 
 
 class Marked(ByteTokenizer):

@@ -41,6 +41,8 @@ def test_word_pieces_and_special_tokens_in_a_text(bpe, bert):
     assert not set(ids.tolist()) & {0, 2, 3}            # and without [CLS] and [SEP]
     assert bert.decode(ids) == "to be, or not to be [UNK] the mind"
     assert (bert.vocab_size, bert.eos_token_id) == (70, 3)
+    bert.encode("[SEP]", special=True)
+    assert bert.batch(["to [SEP] be"], 9)[0].tolist()[0].count(3) == 1     # that at the end
 
 
 SENTENCES = ["To be, or NOT to be: the mind", "suffer", "", "that is the question, whether 'tis nobler in the mind"]

@@ -1,6 +1,6 @@
 """Runs that are killed, fail to save, share a folder, or have damaged files: nothing is lost, and one line says why."""
 
-import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
@@ -111,6 +112,22 @@ def test_a_reader_that_goes_away_stops_training(npgpt, monkeypatch):
         assert ended.stderr == (gone if code else "")
 
 
+@pytest.mark.parametrize(("place", "flush", "says"), [
+    ("describe_split", True, "nothing was trained"),
+    ("sample_line", False, "stopped at step 0, saved;"),
+    ("print_result", False, "stopped at step 2, saved;")])
+def test_a_reader_that_goes_away_before_the_first_step_or_after_the_last(
+    train, monkeypatch, place, flush, says
+):
+    reader, into = os.pipe()
+    with monkeypatch.context() as patch, open(into, "w", closefd=False) as stream:
+        patch.setattr(f"npgpt.cli.train.{place}", lambda *_: os.close(reader) or print(flush=flush))
+        patch.setattr(sys, "stdout", stream)
+        code, _, err = train("--max-iters", 2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), into)     # of what is left
+    assert code == 141 and f"the reader of the output has gone: {says}" in err
+
+
 def test_a_disk_that_is_full_is_one_line_with_the_files_name(train, npgpt, monkeypatch):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))
@@ -120,23 +137,28 @@ def test_a_disk_that_is_full_is_one_line_with_the_files_name(train, npgpt, monke
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     refused(result, "npgpt: out/metrics.jsonl: File too large")
     assert npgpt("train", "--resume", "--max-iters", 3)[0] == 0
+    for number, name in ((errno.EIO, "a"), (errno.ENOSPC, "a"), (errno.EMFILE, None)):
+        def broken(*_, number=number, name=name):
+            raise OSError(number, os.strerror(number), name)
+
+        monkeypatch.setattr("npgpt.training.trainer.append_metrics", broken)
+        says = f"npgpt: {name}: {os.strerror(number)}\n".replace("None: ", "")
+        assert npgpt("train", "--resume", "--max-iters", 4) == (2, ANY, says)
     with pytest.raises(OSError, match="/dev/full"):
         write_atomically("/dev/full", b"1", follow=True)
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     with open("/dev/full", "w") as full:
-        sample = subprocess.run([sys.executable, "-m", "npgpt", "sample"], stdout=full,
-                                stderr=subprocess.PIPE, text=True)
-    full = sample.returncode, "", sample.stderr
-    refused(full, "npgpt: standard output: No space left on device")
+        for command in ("sample", "info out"):      # which writes all at its end
+            ended = subprocess.run([sys.executable, "-m", "npgpt", *command.split()], stdout=full,
+                                   stderr=subprocess.PIPE, text=True)
+            result = ended.returncode, "", ended.stderr
+            refused(result, "npgpt: standard output: No space left on device")
 
 
-def test_a_message_that_nobody_can_read_changes_no_exit_code(npgpt, monkeypatch):
-    with open("/dev/full", "w", buffering=1) as full:
-        monkeypatch.setattr("sys.stderr", full)
-        assert npgpt("sample", "nowhere")[0] == 2
-        monkeypatch.undo()
-        with contextlib.suppress(OSError):
-            full.close()
+def test_a_message_that_nobody_can_read_changes_no_exit_code(tmp_path):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "npgpt", "sample", "nowhere.safetensors"]
+        assert subprocess.run(command, cwd=tmp_path, stderr=full).returncode == 2
 
 
 def test_the_users_own_files_in_a_run_stay(train, npgpt, tmp_path):

@@ -130,13 +130,10 @@ def test_invalid_epochs(tmp_path):
 
 
 def test_the_fingerprint_covers_what_is_masked():
-    others = [
-        ANSWERS,
-        TOKENS + 1,
-        np.ma.array(TOKENS, mask=False),
-        np.ma.array(TOKENS, mask=~ANSWERS.mask),
-    ]
-    assert len({fingerprint(each) for each in (TOKENS, *others)}) == 5
+    mask = ANSWERS.mask
+    others = [ANSWERS, TOKENS + 1, np.ma.array(TOKENS, mask=False), np.ma.array(TOKENS, mask=~mask),
+              np.ma.array(TOKENS + mask, mask=mask)]        # other prompts
+    assert len({fingerprint(each) for each in (TOKENS, *others)}) == 6
     assert fingerprint(TOKENS, TOKENS) != fingerprint(TOKENS, None) == fingerprint(TOKENS)
 
 

@@ -27,7 +27,7 @@ TRAIN = [sys.executable, "-m", "npgpt", "train", "--corpus", "text.txt", *TINY, 
 class Processes:
     """n processes of `npgpt train`, started as by hand, for JAX, or as by MPICH's mpiexec."""
 
-    def __init__(self, folder, n, *arguments, by="JAX"):
+    def __init__(self, folder, n, *arguments, by="JAX", out0=None):
         with socket.create_server(("127.0.0.1", 0)) as server:
             address = f"127.0.0.1:{server.getsockname()[1]}"
         self.folder, self.all = folder, []
@@ -37,7 +37,8 @@ class Processes:
                 variables = {"JAX_NUM_PROCESSES": f"{n}", "JAX_PROCESS_ID": f"{i}",
                              "JAX_COORDINATOR_ADDRESS": address}
             with open(folder / f"out{i}", "w") as out, open(folder / f"err{i}", "w") as err:
-                self.all.append(subprocess.Popen([*TRAIN, *arguments], cwd=folder, stdout=out,
+                to = out if i or out0 is None else out0
+                self.all.append(subprocess.Popen([*TRAIN, *arguments], cwd=folder, stdout=to,
                                                  stderr=err, env={**os.environ, **variables}))
 
     def wait_for(self, text):
@@ -121,6 +122,17 @@ def test_a_signal_to_one_stops_all_after_the_same_step(start, i, sent, by):
     assert (code, err) == (128 + sent, []) and other == (128 + sent, "", [])
     step = int(re.search(r"^stopped at step (\d+), saved; continue with: ", out, re.M)[1])
     assert step % 3 == 0 and find_checkpoint("out").name == f"step-{step:08d}"
+
+
+@pytest.mark.slow
+def test_if_the_reader_of_the_first_goes_away_both_end_with_one_line(start):
+    processes = start(2, "--max-iters", "100000", "--out-dir", "out", out0=subprocess.PIPE)
+    with processes.all[0].stdout as out:
+        while not out.readline().startswith(b"step    10"):
+            pass
+    (code, _, (line,)), (other, _, (others,)) = processes.ends(SECONDS)
+    assert (code, other) == (141, 2) and "the reader of the output has gone: stopped at" in line
+    assert others.endswith(LOST)
 
 
 @pytest.mark.slow

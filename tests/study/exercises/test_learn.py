@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -195,6 +196,11 @@ def test_every_derivation_becomes_text(name):
         formulas = re.sub("`[^`]*`", "code", "\n".join(shown))
         assert not re.search(r"[\\{}$]|^(line|level|hint|mistake|known):|_[^\w(]|\( | \)", formulas, re.MULTILINE)
         assert all(formulas.count(a) == formulas.count(b) for a, b in ("()", "[]"))
+
+
+def test_a_derivation_may_have_a_byte_order_mark(tmp_path):
+    (tmp_path / "mine.md").write_text("\ufeffWith words.", encoding="utf-8")
+    assert read_text(SimpleNamespace(derivation=tmp_path / "mine.md")) == "With words."
 
 
 @pytest.mark.parametrize(("latex", "text"), [

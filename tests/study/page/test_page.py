@@ -259,7 +259,9 @@ def test_a_large_model_leaves_out_gradients(model, monkeypatch):
     assert found["left_out"] == [] and "first 4 of 11" in less["left_out"][0]
 
 
-def test_odd_characters_are_shown():
+def test_odd_characters_and_the_end_of_text_are_shown(model, gpt2):
+    ids = whole_model.prompt_ids(model[0], gpt2, "<|endoftext|>be").tolist()
+    assert ids == [50256, *gpt2.encode("be")]
     assert [whole_model.shown(CharTokenizer(each), 0) for each in " \n\té\u202e"] == ["·", "⏎", "\\t", "é", "\\u202e"]
 
 
