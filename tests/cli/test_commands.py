@@ -152,7 +152,8 @@ def test_eval_prints_consistent_figures_for_each_split(npgpt, text_file):
     assert npgpt("eval", "--corpus", text_file)[1] == printed[1]
     assert npgpt("eval", "--corpus", text_file, "--split", "all")[1] == printed[2]
     assert npgpt("eval", "--stride", 3)[1] != printed[1]
-    refused(npgpt("eval", "--stride", 9), "from 1 to the context of 8 tokens")
+    for stride in (0, 9):
+        refused(npgpt("eval", "--stride", stride), "from 1 to the context of 8 tokens")
     refused(npgpt("eval", "--corpus", "nowhere"), "nowhere")
 
 
@@ -161,6 +162,7 @@ def test_data_prepare(npgpt, text_file, tmp_path):
     assert code == 0 and "npgpt train --corpus tokens" in out
     assert (tmp_path / "tokens/train.bin").stat().st_size == 2 * int(0.9 * len(text_file.read_text()))
     refused(npgpt("data", "prepare", text_file, "--tokenizer", "byte", "--out", "tokens"), "tokens already exists")
+    refused(npgpt("data", "prepare", text_file, "--out", "x", "--val-fraction", 1), "val_fraction")
     refused(npgpt("data"), "ACTION")
 
 

@@ -1,17 +1,16 @@
 """Runs that are killed, fail to save, share a folder, or have damaged files: nothing is lost, and one line says why."""
 
 import errno
-import fcntl
 import json
 import os
 import pty
 import resource
 import select
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import termios
 from pathlib import Path
 from unittest.mock import ANY
 
@@ -67,18 +66,16 @@ LONG = [sys.executable, "-m", "npgpt", "train", "--corpus", "text.txt", *TINY, "
     ("ignored", "interval", "code"), [(False, "1000000", 129), (True, "1", 141)])
 def test_a_terminal_that_closes_loses_nothing(npgpt, ignored, interval, code):
     """It sends SIGHUP, and what is printed afterwards fails, also if that signal is ignored."""
-    def take_terminal():
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-
     terminal, its = pty.openpty()
-    process = subprocess.Popen([*LONG, "--eval-interval", interval], stdin=its, stdout=its,
-                               stderr=its, start_new_session=True, preexec_fn=take_terminal)
-    os.close(its)
+    name, trap = os.ttyname(its), "trap '' HUP;" * ignored
+    # Of a new session, the first terminal that is opened controls it.
+    line = f"{trap} exec {shlex.join([*LONG, '--eval-interval', interval])} <{name} >{name} 2>&1"
+    process = subprocess.Popen(["sh", "-c", line], start_new_session=True)
     metrics = Path("out/metrics.jsonl")
     while not (metrics.exists() and '"loss"' in metrics.read_text()):
         if select.select([terminal], [], [], 0.1)[0]:
             os.read(terminal, 4096)
+    os.close(its)
     os.close(terminal)
     assert process.wait() == code
     step = max(record["step"] for record in read_metrics("out"))
