@@ -141,7 +141,6 @@ def read_while_it_trains(path: str | Path, read: Callable[[], Read]) -> Read:
 
     If it fails, and another process has saved or deleted checkpoints meanwhile, read again.
     """
-    check_path("the model's name or path", path)
     for _ in range(MOST_READS):
         before = versions(path)
         try:
