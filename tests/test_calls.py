@@ -161,7 +161,10 @@ CALLS = {  # the call -> {argument: odd values}
     },
     lambda s, ids: CharTokenizer("abc").decode(ids): {"ids": [[3], [-1], [0.5], [[0]]]},
     lambda s, ids: ByteTokenizer().decode(ids): {"ids": [[256], [[0]]]},
-    lambda s, **odd: load("tiny", **odd): {"which": ["newest"]},
+    lambda s, **odd: load(**{"name_or_path": "tiny"} | odd): {
+        "name_or_path": ["", "nul\0byte"],
+        "which": ["newest"],
+    },
     lambda s, **odd: GPT.from_pretrained("tiny", **odd): {"freeze": ["w*x", "*", "h.9"]},
 }
 

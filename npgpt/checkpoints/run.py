@@ -155,7 +155,8 @@ def versions(path):
     """Return what identifies the checkpoints of a run: name -> (inode, time) of state.json."""
     found = {}
     for folder in (Path(path), *checkpoints(path)):
-        with contextlib.suppress(OSError):      # it was deleted just now
+        # It was deleted just now, or its name has a null byte.
+        with contextlib.suppress(OSError, ValueError):
             stat = (folder / "state.json").stat()
             found[folder.name] = stat.st_ino, stat.st_mtime_ns
     return found
