@@ -3,8 +3,6 @@
 import errno
 import json
 import os
-import pty
-import resource
 import select
 import shlex
 import shutil
@@ -23,6 +21,8 @@ from npgpt.training.trainer import Trainer
 from tests.conftest import TINY
 from tests.helpers.runs import bits, nothing_left, refused
 
+HANG_UP = getattr(signal, "SIGHUP", None)       # Windows lacks it
+
 
 def once(monkeypatch, at, do):
     """Let every Trainer call do() before the step after `at`."""
@@ -32,14 +32,14 @@ def once(monkeypatch, at, do):
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(("number", "times", "interval", "saved"), [
-    (signal.SIGINT, 1, 99, 4), (signal.SIGTERM, 1, 99, 4), (signal.SIGHUP, 1, 99, 4),
-    (signal.SIGHUP, 2, 99, 4), (signal.SIGINT, 2, 99, 0), (signal.SIGINT, 2, 2, 2)])
+    (signal.SIGINT, 1, 99, 4), (signal.SIGTERM, 1, 99, 4), (signal.SIGINT, 2, 99, 0),
+    (signal.SIGINT, 2, 2, 2), *((HANG_UP, n, 99, 4) for n in (1, 2) if HANG_UP)])
 def test_a_run_that_stops_is_resumed(train, npgpt, tmp_path, monkeypatch, number, times, interval, saved):
     """A second signal ends it at once, after a step that is in the metrics alone.
 
     tools/torture.py kills it. But a terminal that closes may send SIGHUP twice.
     """
-    stops = times == 1 or number == signal.SIGHUP
+    stops = times == 1 or number == HANG_UP
     with monkeypatch.context() as patch:
         once(patch, 3, lambda: [signal.raise_signal(number) for _ in range(times)])
         code, out, err = train("--max-iters", 6, "--eval-interval", interval)
@@ -66,6 +66,7 @@ LONG = [sys.executable, "-m", "npgpt", "train", "--corpus", "text.txt", *TINY, "
     ("ignored", "interval", "code"), [(False, "1000000", 129), (True, "1", 141)])
 def test_a_terminal_that_closes_loses_nothing(npgpt, ignored, interval, code):
     """It sends SIGHUP, and what is printed afterwards fails, also if that signal is ignored."""
+    pty = pytest.importorskip("pty", reason="Windows has other terminals")
     terminal, its = pty.openpty()
     name, trap = os.ttyname(its), "trap '' HUP;" * ignored
     # Of a new session, the first terminal that is opened controls it.
@@ -126,6 +127,7 @@ def test_a_reader_that_goes_away_before_the_first_step_or_after_the_last(
 
 
 def test_a_disk_that_is_full_is_one_line_with_the_files_name(train, npgpt, monkeypatch):
+    resource = pytest.importorskip("resource", reason="limits on file sizes are Unix's")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))
     try:
