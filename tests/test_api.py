@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, UserError, load
+from npgpt.cli.main import main
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.training.metrics import read_metrics
 from tests.cases import small_parts
@@ -173,6 +174,8 @@ def test_load_gives_back_the_run_of_a_trainer(tmp_path, tokenizer):
     else:
         with pytest.raises(UserError, match="without a tokenizer"):
             loaded.encode("badge")
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "exported")]) == 0
+    assert (tmp_path / "exported/tokenizer.json").exists() == bool(tokenizer)
 
 
 @pytest.mark.parametrize("fields", [

@@ -238,7 +238,7 @@ def test_damaged_files_of_a_tokenizer_are_named(npgpt, tmp_path, name, content, 
     refused(npgpt("sample", folder), said, folder)
 
 
-def test_a_file_of_a_tokenizer_that_is_too_large_is_not_read(npgpt, monkeypatch):
+def test_a_file_of_a_tokenizer_that_is_too_large_or_cannot_be_read_is_named(npgpt, monkeypatch):
     folder = save_model_of(OWN_SIZE)
     monkeypatch.setattr("npgpt.checkpoints.tokenizer_files.MOST_TOKENIZER_BYTES", 9)
     for name in ("tokenizer.json", "merges.txt"):
@@ -246,6 +246,9 @@ def test_a_file_of_a_tokenizer_that_is_too_large_is_not_read(npgpt, monkeypatch)
         (folder / name).write_bytes(bytes(10))
         refused(npgpt("sample", folder), f"{folder / name} has more than 9 bytes")
         (folder / name).unlink()
+    (folder / "vocab.json").write_text("{}")
+    monkeypatch.setattr("npgpt.checkpoints.tokenizer_files.read_json", lambda *_: open("gone"))
+    refused(npgpt("sample", folder), f"{folder / 'vocab.json'} cannot be read")
 
 
 CHINESE = "人之初，性本善。\u3000性相近 🦉\n習相遠。 " * 60

@@ -163,6 +163,7 @@ def test_what_a_function_raises_in_training_is_one_line_and_the_steps_before_are
     write(["gpt"])
     code, out, _ = npgpt("train", "--resume", "--backward", "own")
     assert code == 0 and f"1 of {len(LESSONS)} functions are yours, from own (gpt)\n" in out
+    assert "resuming out/step-00000009 at step 9\n" in out
     assert train(*STEPS, "--out-dir", "whole")[0] == 0
     assert same_curve("out", "whole")
 
