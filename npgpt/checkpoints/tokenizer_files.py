@@ -142,13 +142,13 @@ def added_tokens(folder, config, vocab):
     return sorted(tokens, key=lambda token: token["id"])
 
 
-def byte_level(add_prefix_space=False, use_regex=True):
+def byte_level(add_prefix_space=False):
     """Return the pre-tokenizer, or the decoder, that spells bytes as in BYTES."""
     return {
         "type": "ByteLevel",
         "add_prefix_space": add_prefix_space,
         "trim_offsets": True,
-        "use_regex": use_regex,
+        "use_regex": True,
     }
 
 
@@ -215,7 +215,7 @@ def describe(tokenizer: Tokenizer) -> dict | None:
             return bpe(vocab, [], None, {"type": "Fuse"})
         case ByteTokenizer():
             vocab = {char: byte for byte, char in BYTES.items()}
-            return bpe(vocab, [], byte_level(use_regex=False), byte_level())
+            return bpe(vocab, [], byte_level(), byte_level())
         case GPT2Tokenizer():
             ranks = tokenizer._encoding._mergeable_ranks
             vocab = {spelled(token): rank for token, rank in ranks.items()}

@@ -99,7 +99,7 @@ def windows(tokens: Tokens, size: int, stride: int) -> Iterator[tuple[np.ndarray
     y is IGNORED for tokens that an earlier window predicted, and for masked ones. These are the
     windows of transformers' "Perplexity of fixed-length models". Except in the first window, every
     target has at least size - stride tokens of context; with size = stride + 1 none overlap. Raises
-    UserError for a stride that is not from 1 to size, or fewer than two tokens.
+    UserError for a stride that is not from 1 to size, or if nothing is to be predicted.
     """
     if not 1 <= stride <= size:
         raise UserError(f"the stride must be from 1 to the context of {size} tokens, not {stride}")

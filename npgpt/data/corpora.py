@@ -161,8 +161,8 @@ def read_text(path: str | Path, raw: bool = False) -> str:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): check its name and permissions") from error
     except UnicodeDecodeError as error:
-        text = "convert it to UTF-8 (PowerShell writes UTF-16)"
-        how = WITHOUT_HEADER if data.startswith(LLM_C) else text
+        convert = "convert it to UTF-8 (PowerShell writes UTF-16)"
+        how = WITHOUT_HEADER if data.startswith(LLM_C) else convert
         byte = f"byte 0x{data[error.start]:02x} at position {error.start}"
         raise UserError(f"{path} is not UTF-8 text ({byte}): {how}") from error
     if not text:
