@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,20 +13,35 @@ from npgpt import layers
 from npgpt.arrays import DTYPES
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.save import save_model
-from npgpt.checks import MOST_SEED, MOST_THREADS, check_choice, check_whole, require
+from npgpt.checks import (
+    MOST_SEED,
+    MOST_THREADS,
+    check_choice,
+    check_real,
+    check_whole,
+    require,
+)
 from npgpt.engine.activations import Activations, Looking
 from npgpt.engine.choose import KERNELS, make_engine
-from npgpt.engine.kv_cache import KVCache
+from npgpt.engine.kv_cache import KVCache, Reader
 from npgpt.engine.ops import headless, without_caches, without_frozen
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model import transformer
-from npgpt.model.batch import check_batch, check_ids, check_mask, check_padding
+from npgpt.model.batch import (
+    check_batch,
+    check_dlogits,
+    check_ids,
+    check_mask,
+    check_padding,
+    check_weights,
+)
 from npgpt.model.block import read_block
 from npgpt.model.config import GPTConfig
-from npgpt.model.generate import check_sampling, stream_tokens
+from npgpt.model.generate import check_sampling, check_writes, stream_tokens
+from npgpt.model.losses import log_probs, weighted_loss
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import INITS, frozen_names, initialize
 from npgpt.model.variants import model_backward, model_forward
@@ -35,6 +51,8 @@ Names = str | Iterable[str]                             # of parameters
 BlockFile = Any                                         # a file, or an object with the same functions
 Edits = dict[str, Callable[[np.ndarray], np.ndarray]]
 Rng = Any                                               # a np.random.Generator, or what engine.dropout_rng returns
+Processor = Callable[[np.ndarray, np.ndarray], ArrayLike]       # tokens, logits -> logits
+Loss = Callable[[np.ndarray], tuple[Any, ArrayLike]]    # logits -> loss, dlogits
 
 
 class GPT:
@@ -135,7 +153,7 @@ class GPT:
         another, -inf if not; a causal model still hides later positions, and a position that would see none sees
         itself. A mask of integers or bools, (B, T), marks padding: 1 for a token, as `tokenizer.batch` returns it.
         Returns logits (B, T, V) and the mean loss in nats (a float, or None). Every layer runs once, on whole arrays,
-        and keeps its cache for `backward`.
+        and keeps its cache for `backward`, until the next forward.
         Raises UserError for a context longer than `block_size` or ids out of range.
 
         edit: {"h.3.attn.mix": function, …} replaces arrays, named as in `run_with_cache`: each function gets a copy of
@@ -173,13 +191,13 @@ class GPT:
         if looking is not None:
             lesson, config, ops = looking, looking.config, looking.ops
         logits, gpt = self._run_forward(idx, rng, mask, ops, lesson, config)
-        if targets is None:
-            self._cache = None
-            return logits, None
-        with self.engine.running():
-            loss, cross_entropy = cross_entropy_forward(logits, *self.engine.on_device(targets))
-        self._cache = (gpt, cross_entropy, None, lesson, ops)
-        return logits, float(loss)
+        loss, cross_entropy = None, None
+        if targets is not None:
+            with self.engine.running():
+                targets, = self.engine.on_device(targets)
+                loss, cross_entropy = cross_entropy_forward(logits, targets)
+        self._cache = gpt, cross_entropy, logits.shape, lesson, ops
+        return logits, None if loss is None else float(loss)
 
     def hidden(self, idx: ArrayLike, rng: Rng | None = None, mask: ArrayLike | None = None) -> np.ndarray:
         """Compute the last hidden state (B, T, C), which the head would read: the output of an encoder.
@@ -189,7 +207,7 @@ class GPT:
         idx, _ = check_batch(self.config, idx, None, with_targets=False)
         ops = headless(self.ops)
         logits, gpt = self._run_forward(idx, rng, mask, ops)
-        self._cache = (gpt, None, logits, transformer, ops)
+        self._cache = gpt, None, logits.shape, transformer, ops
         return ops.x
 
     def score(self, idx: ArrayLike) -> np.ndarray:
@@ -203,10 +221,7 @@ class GPT:
         context, _ = check_batch(self.config, idx[:, :-1], None, with_targets=False)
         logits, _ = self._run_forward(context, None, None, without_caches(self.ops))
         with self.engine.running():
-            shifted = logits - logits.max(axis=-1, keepdims=True)
-            total = np.exp(shifted).sum(axis=-1, keepdims=True)
-            tokens, = self.engine.on_device(idx[:, 1:, None])
-            return (np.take_along_axis(shifted, tokens, axis=-1) - np.log(total))[..., 0]
+            return log_probs(logits, *self.engine.on_device(idx[:, 1:]))
 
     def _run_forward(self, idx, rng, mask, ops, lesson=transformer, config=None):
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
@@ -217,48 +232,84 @@ class GPT:
             tree = self.params.tree
             return model_forward(idx, tree, config, masks, ops, mask, lesson.gpt_forward)
 
-    def backward(self, dhidden: ArrayLike | None = None) -> dict[str, np.ndarray]:
+    def backward(
+        self, dhidden: ArrayLike | None = None, dlogits: ArrayLike | None = None
+    ) -> dict[str, np.ndarray]:
         """Compute the gradients of the last `forward`'s loss: a new dict name -> array, without frozen parameters.
 
-        After `hidden`, dhidden (B, T, C) is the gradient of its result; the head's gradients are 0.
-        Raises UserError if the last forward had no targets, or if dhidden is missing, unexpected, or of another shape.
+        dlogits: the gradient of the logits, (B, T, V), of a loss of one's own; it replaces that of
+            the loss, and is needed after a forward without targets.
+        dhidden: after `hidden`, the gradient of its result, (B, T, C). The head's gradients are 0;
+            with a tied head, wte's has the embedding's share alone.
+        Raises UserError for a gradient that is missing, unexpected, or of another shape.
         """
         if self._cache is None:
-            raise UserError("backward needs a forward with targets before it: call forward(idx, targets) first")
-        gpt, cross_entropy, logits, lesson, ops = self._cache
-        require(
-            "dhidden",
-            dhidden,
-            (dhidden is None) == (cross_entropy is not None),
-            "the gradient of the result after hidden, and left out after forward, which has a loss",
-        )
+            raise UserError("backward needs a forward before it: call forward(idx, targets) first")
+        gpt, cross_entropy, shape, lesson, ops = self._cache
+        xp, dtype = self.params.xp, self.params.dtype
+        hidden = hasattr(ops, "x")
+        if (dhidden is not None) != hidden or hidden and dlogits is not None:
+            raise UserError("backward takes dhidden after hidden, and dlogits after forward")
+        if cross_entropy is None and not hidden and dlogits is None:
+            raise UserError(
+                "backward needs the gradient of the logits, backward(dlogits=...), or a forward "
+                "with targets before it"
+            )
         with self.engine.running():
-            if cross_entropy is None:
-                dlogits = np.zeros_like(logits)
-                ops.dx = self.params.xp.asarray(dhidden, dtype=self.params.dtype)
-                right = ops.dx.shape == ops.x.shape
-                require("the shape of dhidden", ops.dx.shape, right, f"{ops.x.shape}")
+            if hidden:
+                ops.dx = check_dlogits(dhidden, ops.x.shape, dtype, xp, "dhidden")
+                dlogits = np.zeros_like(ops.x, shape=shape)
+            elif dlogits is not None:
+                dlogits = check_dlogits(dlogits, shape, dtype, xp)
             else:
                 dlogits = cross_entropy_backward(1.0, cross_entropy)
             return self.params.flatten(model_backward(dlogits, gpt, ops, lesson.gpt_backward))
 
-    def loss_and_grads(self, idx: ArrayLike, targets: ArrayLike, rng: Rng | None = None, count: int | None = None,
-                       mask: ArrayLike | None = None) -> tuple[float, dict[str, np.ndarray]]:
+    def loss_and_grads(
+        self,
+        idx: ArrayLike,
+        targets: ArrayLike | None = None,
+        rng: Rng | None = None,
+        count: float | None = None,
+        mask: ArrayLike | None = None,
+        *,
+        weights: ArrayLike | None = None,
+        dlogits: Loss | None = None,
+    ) -> tuple[float, dict[str, np.ndarray]]:
         """Compute the loss and all gradients of one batch by the engine, as in training; no logits are kept.
 
-        idx, targets, rng, mask: as in `forward`; for XLA, rng comes from `engine.dropout_rng`. count: the divisor of
-        the summed losses, by default the number of targets other than -1; the gradients of several micro-batches, each
-        with the count of all, add up to those of their batch.
+        idx, targets, rng, mask: as in `forward`; for XLA, rng comes from `engine.dropout_rng`.
+        count: the divisor of the summed losses, by default the number of targets other than -1; the
+            gradients of several micro-batches, each with the count of all, add up to those of their
+            batch.
+        weights: a factor of each target's loss, (B, T). The divisor stays count: a mean over the
+            weights has count=weights.sum().
+        dlogits: instead of targets, a loss of one's own: a function of the logits (B, T, V) that
+            returns the loss and its gradient, (B, T, V). It is called once, for the whole batch,
+            with an array that it may write to: CuPy's on a GPU (not with XLA), else NumPy's.
+
         Returns the loss, a float (with CuPy a 0-d array on the GPU: nothing waits), and the gradients, a new dict
         name -> array. Equal arguments and threads give equal bits, on a GPU unless the kernels are "reference". Raises
         UserError for invalid arguments.
         """
-        idx, targets = check_batch(self.config, idx, targets)
-        check_whole("count", count, 1, or_none=True)
+        if dlogits is None and targets is None:
+            raise UserError("loss_and_grads needs targets, or dlogits, a function of the logits")
+        idx, targets = check_batch(self.config, idx, targets, targets is not None)
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
-        count = count or counted(targets)
-        results = self.engine.loss_and_grads([(idx, targets)], [rng], count, mask)
-        return self.engine.for_user(*results)
+        if dlogits is None:
+            assert targets is not None
+            check_real("count", count, above=0.0, or_none=True)
+            count = count or counted(targets)
+            if weights is None:
+                results = self.engine.loss_and_grads([(idx, targets)], [rng], count, mask)
+                return self.engine.for_user(*results)
+            weights = check_weights(weights, idx.shape, self.params.dtype)
+            targets, weights = self.engine.on_device(targets, weights)
+            dlogits = partial(weighted_loss, targets=targets, weights=weights, count=count)
+        elif targets is not None or weights is not None or count is not None:
+            raise UserError("dlogits computes the loss: leave targets, weights and count out")
+        require("dlogits", dlogits, callable(dlogits), "a function: logits -> loss, dlogits")
+        return self.engine.for_user(*self.engine.own_loss(dlogits, idx, rng, mask))
 
     def evaluate(self, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None) -> float:
         """Compute the mean loss of one batch, in nats, without dropout and without caches.
@@ -272,7 +323,8 @@ class GPT:
     def generate(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                  top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
                  mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
-                 edit: Edits | None = None) -> np.ndarray:
+                 edit: Edits | None = None, logits_processor: Processor | None = None,
+                 rng: np.random.Generator | None = None) -> np.ndarray:
         """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of
         `stream`.
 
@@ -280,14 +332,16 @@ class GPT:
         if all rows have ended; shorter rows are padded.
         """
         columns = self.stream(
-            idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop, edit
+            idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop, edit,
+            logits_processor, rng
         )
         return np.column_stack([check_ids(self.config, idx), *columns])
 
     def stream(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
                mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
-               edit: Edits | None = None) -> Iterator[np.ndarray]:
+               edit: Edits | None = None, logits_processor: Processor | None = None,
+               rng: np.random.Generator | None = None) -> Iterator[np.ndarray]:
         """Return an iterator over the next token of each row, (B,) integers, each drawn on demand.
 
         When a text no longer fits into block_size, all but its last block_size // 2 tokens are
@@ -302,6 +356,9 @@ class GPT:
         of token ids. Then it is padded with `eos_token_id`, or without one with its last token.
         edit: as in `forward`. The functions get the arrays of the prompt, then those of one token
         at a time, with keys that earlier edits made; the embedding's have all texts as one row.
+        logits_processor: a function of all tokens (B, N) and the next one's logits (B, V) that
+        returns other logits, before the temperature; -inf forbids a token. rng: draws the tokens,
+        instead of one made of the seed.
         Raises UserError for values out of range, and for a model that is not causal.
         """
         idx = check_ids(self.config, idx)
@@ -310,12 +367,26 @@ class GPT:
         require("stop", stop, all(stops), "lists of token ids, none of them empty")
         pads = check_padding(mask, *idx.shape)
         if edit is None:
-            read = self.engine.reader(len(idx), pads)
+            cache = self.engine.reader(len(idx), pads)
         else:
-            read = KVCache(self.engine, len(idx), pads, Looking(self.config, edit)).read
+            cache = KVCache(self.engine, len(idx), pads, Looking(self.config, edit))
+        rng = np.random.default_rng(seed) if rng is None else rng
         return stream_tokens(
-            read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stops
+            cache.read, idx, max_new_tokens, temperature, top_k, top_p, rng, eos_token_id, stops,
+            logits_processor
         )
+
+    def reader(self, B: int = 1, mask: ArrayLike | None = None) -> Reader:
+        """Return a `Reader` of B texts, the KV cache: what it has read is not computed again.
+
+        mask: for texts that begin with padding, (B, T), as in `stream`; their first T tokens are
+        read with it.
+        Raises UserError for a model that is not causal, or a block that cannot continue texts.
+        """
+        check_whole("B", B, 1)
+        check_writes(self.config)
+        pads = None if mask is None else check_padding(mask, B, np.shape(mask)[-1])
+        return Reader(self.config, self.engine.reader(B, pads))
 
 
 def check_scipy():

@@ -55,9 +55,10 @@ def plain_numbers(fields):
 def as_floats(name, value, dtype, xp=np) -> np.ndarray:
     """Return numbers as an array of a floating-point dtype and of the library xp.
 
-    Raises UserError if finite numbers would become infinite.
+    Raises UserError for other values, and if finite numbers would become infinite.
     """
     value = xp.asarray(value)
+    require(name, value, value.dtype.kind in "biuf", "numbers")
     with np.errstate(over="ignore"):
         floats = value.astype(dtype, copy=False)
     if not np.can_cast(value.dtype, dtype) and (np.isfinite(value) > np.isfinite(floats)).any():

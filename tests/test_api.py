@@ -124,7 +124,7 @@ def test_evaluation_and_prompts_keep_no_caches(options):
     idx, targets = batch(model.config, rows=4, time=128)
     keeping = traced(lambda: model.engine.run(idx, targets, None, 4 * 128, None))[1]
     assert traced(lambda: model.evaluate(idx, targets))[1] < keeping / 3
-    read = model.engine.reader(4)       # whose keys and values are allocated here
+    read = model.engine.reader(4).read      # whose keys and values are allocated here
     assert traced(lambda: read(idx))[1] < keeping / 3
 
 

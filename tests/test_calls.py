@@ -110,7 +110,9 @@ CALLS = {  # the call -> {argument: odd values}
         "idx": CONTEXTS,
         "targets": TARGETS,
         "mask": MASKS,
-        "count": COUNTS,
+        "count": [0, -1, NAN],
+        "weights": [1.0, "x", np.full(IDX.shape, NAN)],
+        "dlogits": [lambda logits: (0.0, logits)],
     },
     lambda s, **odd: s.model.evaluate(**BATCH | odd): {
         "idx": CONTEXTS,

@@ -10,11 +10,12 @@ An engine's `config` has the `block` (`Block` in npgpt/model/block.py) whose for
 `gpt_forward` calls; an engine may put compiled ones there. All engines have one interface:
 
     loss_and_grads(batches, rngs, count, mask) -> loss, grads of all micro-batches
+    own_loss(function, idx, rng, mask) -> loss, grads; function: logits -> loss, dlogits
     for_user(loss, grads) -> the same as arrays of the model's library
     adamw_step(grads, moments, step) -> norm; step: the optimizer's `AdamWStep`, with its rule
     loss(idx, targets, mask) -> loss
     dropout_rng(seed, step, micro_batch) -> rng
-    reader(B, pads) -> read: next tokens (B, T) -> logits (B, V)
+    reader(B, pads) -> a KV cache with the calls of `KVCache`
     description, threads, kernels
     synchronous: whether results are ready when a call returns
 """

@@ -22,6 +22,7 @@ from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread, 
 from npgpt.engine.tiles import in_tiles
 from npgpt.errors import UserError, say_once
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
+from npgpt.model.batch import loss_of
 from npgpt.model.masks import draw_masks
 from npgpt.model.variants import model_forward
 
@@ -93,30 +94,52 @@ class CPUEngine(ReferenceEngine):
         shape = batches[0][0].shape
         parts = self.parts(shape[0], number_of_shards(self.params.config, *shape, self.threads))
         n = len(parts)
-        drawn = [[rng] * n if n == 1 or rng is None else rng.spawn(n) for rng in rngs]
+        drawn = [rngs_of_shards(rng, n) for rng in rngs]
 
         def run_shard(part, rngs):
             """Run a shard of each micro-batch; return the sums of the losses and of the gradients.
             """
-            config, total, grads = self.config, 0.0, None
+            total, grads = 0.0, None
             for (idx, targets), rng in zip(batches, rngs, strict=True):
-                idx, targets = idx[part], targets[part]
-                masks = draw_masks(config, *idx.shape, self.params.dtype, rng)
-                tree, ops = self.params.tree, self.ops
-                logits, gpt = model_forward(idx, tree, config, masks, ops, mask_part(mask, part))
+                logits, gpt = self.run_forward(idx[part], rng, mask_part(mask, part))
                 dlogits = logits if self.in_place else logits.copy()
-                total += self.cross_entropy(dlogits, targets, count, gradient=True)     # in place
-                new = self.params.flatten(self.model_backward(dlogits, gpt, ops))
+                total += self.cross_entropy(dlogits, targets[part], count, gradient=True)   # in place
+                new = self.params.flatten(self.model_backward(dlogits, gpt, self.ops))
                 grads = self.added(new, grads)
             return total, grads
 
         with sharing_cores(n, self.threads):
             results = in_threads(run_shard, parts, list(zip(*drawn, strict=True)))
-        grads = results[0][1]
+        return sum(loss for loss, _ in results), self.sum_of([grads for _, grads in results])
+
+    def own_loss(self, function, idx, rng=None, mask=None):
+        """As in `ReferenceEngine`; the function gets the logits of all shards."""
+        parts = self.parts(len(idx), number_of_shards(self.params.config, *idx.shape, self.threads))
+        n = len(parts)
+
+        def forward(part, rng):
+            return self.run_forward(idx[part], rng, mask_part(mask, part))
+
+        def backward(part, gpt):
+            return self.params.flatten(self.model_backward(dlogits[part], gpt, self.ops))
+
+        with sharing_cores(n, self.threads):
+            results = in_threads(forward, parts, rngs_of_shards(rng, n))
+        logits, caches = zip(*results, strict=True)
+        with self.running():
+            joined = logits[0] if n == 1 and self.in_place else np.concatenate(logits)
+            loss, dlogits = loss_of(function, joined)
+        with sharing_cores(n, self.threads):
+            shards = in_threads(backward, parts, caches)
+        return float(loss), self.sum_of(shards)
+
+    def sum_of(self, shards):
+        """Return the sum of the gradients of shards."""
+        grads = shards[0]
         with using_cores(self.threads):
-            for _, others in results[1:]:
+            for others in shards[1:]:
                 grads = self.added(others, grads)
-        return sum(loss for loss, _ in results), grads
+        return grads
 
     def adamw_step(self, grads, moments, step):
         if self.kernels == "numba":
@@ -150,6 +173,11 @@ def wrap(ops, wrapper, *names):
     """Replace the functions of a pair by those that a wrapper returns, unless one was edited."""
     if as_tested(*names):
         ops.update(zip(names, wrapper(*map(ops.get, names)), strict=True))
+
+
+def rngs_of_shards(rng, n):
+    """Return a generator of dropout masks for each of n shards; None without dropout."""
+    return [rng] * n if n == 1 or rng is None else rng.spawn(n)
 
 
 def mask_part(mask, part):

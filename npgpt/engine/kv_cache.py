@@ -3,13 +3,16 @@
 import math
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from npgpt.arrays import on_device_of, to_host
-from npgpt.checks import check_memory
+from npgpt.checks import check_memory, check_whole, require
 from npgpt.engine.ops import table, without_caches
 from npgpt.engine.sources import as_tested
 from npgpt.engine.trial import check_continuing
+from npgpt.errors import UserError
 from npgpt.model import transformer
+from npgpt.model.batch import as_integers, check_ids
 from npgpt.model.masks import draw_masks
 from npgpt.model.variants import model_forward
 
@@ -30,8 +33,6 @@ class Texts:
 
     def add(self, idx):
         """Add the next tokens of each text, (B, T). Return those to read, and how many are before them.
-
-        One token is read after the others; several are read together with all before them.
         """
         begin, self.tokens = self.tokens.shape[1], np.concatenate([self.tokens, idx], axis=1)
         if self.tokens.shape[1] > self.block_size:
@@ -40,8 +41,65 @@ class Texts:
             self.tokens = self.tokens[:, -lengths.max():]
             self.pads = lengths.max() - lengths
             begin = 0
-        begin = begin if idx.shape[1] == 1 else 0
         return self.tokens[:, begin:], begin
+
+    def reorder(self, rows):
+        """Replace the texts by those of some rows, (B',) integers."""
+        self.tokens, self.pads = self.tokens[rows], self.pads[rows]
+
+    def back(self, n):
+        """Forget the last n tokens."""
+        self.tokens = self.tokens[:, :self.tokens.shape[1] - n]
+
+
+class Reader:
+    """Reads B texts part by part, and keeps the keys and values of what it has read; `GPT.reader`
+    makes one.
+
+    >>> reader = model.reader(B)
+    >>> logits = reader.read(tokens)        # (B, T) integers -> (B, T, V)
+    """
+
+    def __init__(self, config, cache):
+        check_continuing(config, sizes=(1, 2))
+        self._config, self._cache = config, cache
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """All tokens that were read, (B, N) int64."""
+        return self._cache.texts.tokens
+
+    def read(self, tokens: ArrayLike) -> np.ndarray:
+        """Read the next tokens of each text, (B, T) integers -> the logits after each, (B, T, V).
+
+        The logits are a NumPy array, on a GPU as well. Raises UserError for other shapes or ids,
+        and if more than `block_size` tokens would be read.
+        """
+        tokens = check_ids(self._config, tokens)
+        B, N = self.tokens.shape
+        require("the number of texts", len(tokens), len(tokens) == B, f"{B}, as the reader has")
+        most = self._config.block_size
+        if N + tokens.shape[1] > most:
+            raise UserError(
+                f"the reader has read {N} tokens, and {tokens.shape[1]} more do not fit into "
+                f"block_size {most}: go back(n), or begin a new reader"
+            )
+        return self._cache.read(tokens, every=True)
+
+    def reorder(self, rows: ArrayLike) -> None:
+        """Continue text rows[i] in row i: rows (B',) integers, of which some may be equal, such as
+        the beams that survive. Raises UserError for rows that are not there.
+        """
+        rows = as_integers(rows, "rows")
+        there = rows.ndim == 1 and rows.size and 0 <= rows.min() and rows.max() < len(self.tokens)
+        require("rows", rows, there, f"1-D integers from 0 to {len(self.tokens) - 1}")
+        self._cache.reorder(rows)
+
+    def back(self, n: int) -> None:
+        """Forget the last n tokens of each text. Raises UserError if so many were not read."""
+        texts = self._cache.texts
+        check_whole("n", n, 0, texts.tokens.shape[1] - texts.pads.max())
+        texts.back(n)
 
 
 class KVCache:
@@ -68,10 +126,18 @@ class KVCache:
         self.lesson = (looking or transformer).gpt_forward
         self.ops = without_caches((looking or engine).ops)
 
-    def read(self, idx):
+    def reorder(self, rows):
+        """As in `Texts`."""
+        self.texts.reorder(rows)
+        rows, = self.engine.on_device(rows)
+        with on_device_of(self.params.flat):
+            self.arrays = self.arrays[:, :, rows]
+
+    def read(self, idx, every=False):
         """Read the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token after them.
 
-        Both are on the host, where tokens are drawn; on a GPU this is the only wait per token.
+        every: -> logits (B, T, V) after each. All are on the host, where tokens are drawn; on a GPU
+        this is the only wait per token.
         """
         idx, begin = self.texts.add(idx)
         T = idx.shape[1]
@@ -95,18 +161,19 @@ class KVCache:
         with self.engine.running():
             idx, positions, distances = self.engine.on_device(idx, positions, distances[None, None])
             mask = self.mask[begin:begin + T, :begin + T]           # (T, S)
-            ops = reading(self.ops, positions, mask, attention_forward, last=lambda x: x[:, -1:])
+            last = slice(None) if every else slice(-1, None)
+            ops = reading(self.ops, positions, mask, attention_forward, lambda x: x[:, last])
             config = self.config.at(positions=positions, distances=distances)
             logits, _ = model_forward(idx, self.params.tree, config, masks, ops, lesson=self.lesson)
-        return to_host(logits[:, -1])
+        return to_host(logits if every else logits[:, -1])
 
 
 def reading(ops, positions, mask, attention_forward, last):
     """Return the table with which a model reads tokens at some positions, (B, T) integers.
 
     mask: the causal one, (T, S). attention_forward: has the earlier keys, too. last: a function of
-    x (B, T, C) that returns its last token's, (B, 1, C): the head, which is the largest matmul,
-    computes its logits only, or all of them if edited lines may read them.
+    x (B, T, C) that returns what the head reads, such as its last token's, (B, 1, C): the head is
+    the largest matmul. It computes all logits if edited lines may read them.
     """
     def embedding_forward(idx, wte, wpe):           # as one row, because each token has its own position
         x, cache = ops.embedding_forward(idx.reshape(1, -1), wte, wpe[positions.reshape(-1)])

@@ -12,6 +12,7 @@ from npgpt.engine.threads import sharing_cores, spread
 from npgpt.engine.trial import mixes_texts
 from npgpt.engine.update import update_slices
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
+from npgpt.model.batch import loss_of
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import Parameters
 from npgpt.model.variants import model_backward, model_forward
@@ -65,11 +66,26 @@ class ReferenceEngine:
         """Run one forward and backward; return the loss times its share of `count`, and the gradients."""
         share = counted(targets) / count
         idx, targets, mask = self.on_device(idx, targets, mask)
-        masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
-        logits, gpt = model_forward(idx, self.params.tree, self.config, masks, self.ops, mask)
+        logits, gpt = self.run_forward(idx, rng, mask)
         loss, cross_entropy = cross_entropy_forward(logits, targets)
         dlogits = self.ops.cross_entropy_backward(share, cross_entropy)
         return loss * share, self.params.flatten(self.model_backward(dlogits, gpt, self.ops))
+
+    def run_forward(self, idx, rng, mask):
+        """Return the logits (B, T, V) and the cache. The arguments are on the model's device."""
+        masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
+        return model_forward(idx, self.params.tree, self.config, masks, self.ops, mask)
+
+    def own_loss(self, function, idx, rng=None, mask=None):
+        """Return a loss of the user's, and the gradients of one batch, as `loss_and_grads` does.
+
+        function: logits (B, T, V) -> loss, dlogits. It is called once, for the whole batch.
+        """
+        with self.running():
+            logits, gpt = self.run_forward(*self.on_device(idx), rng, *self.on_device(mask))
+            loss, dlogits = loss_of(function, logits)
+            dp = self.model_backward(dlogits, gpt, self.ops)
+            return to_scalar(loss), self.params.flatten(dp)
 
     def loss(self, idx, targets, mask=None):
         """Compute the mean loss of one batch, a scalar, without dropout and caches."""
@@ -107,8 +123,8 @@ class ReferenceEngine:
         return np.random.default_rng([seed, DROPOUT, step, micro_batch])
 
     def reader(self, B, pads=None):
-        """Return a function: the next tokens of B texts, (B, T) -> logits (B, V) after them. pads: as in `Texts`."""
-        return KVCache(self, B, pads).read
+        """Return a `KVCache`, which reads B texts. pads: as in `Texts`."""
+        return KVCache(self, B, pads)
 
 
 def counted(targets):

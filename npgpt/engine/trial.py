@@ -97,8 +97,10 @@ def mixes_texts(config):
     return differing(whole, alone) != []
 
 
-def check_continuing(config):
-    """Raise UserError unless reading token by token, with cached keys, equals reading all at once.
+def check_continuing(config, sizes=(1, 1, 1)):
+    """Raise UserError unless reading part by part, with cached keys, equals reading all at once.
+
+    sizes: the number of tokens in each part.
     """
     if config.block == GPT2:
         return
@@ -115,13 +117,19 @@ def check_continuing(config):
         at = config.at(**places(x))
         whole, _ = at.block.forward(x, p, config, 0, mask, BlockMasks(), layers)
     with config.block.blamed(" for a token that continues a text"), np.errstate(all="ignore"):
-        for t in range(x.shape[1]):
-            token, distances = slice(t, t + 1), places(x)["distances"]
-            at = config.at(positions=np.full((2, 1), t), distances=distances[..., token, :t + 1])
-            seen = np.zeros((1, 1), x.dtype)
-            rows.append(at.block.forward(x[:, token], p, config, 0, seen, BlockMasks(), ops)[0])
+        ends = sorted({*np.cumsum(sizes).clip(max=x.shape[1])})
+        for begin, end in itertools.pairwise([0, *ends]):
+            part, distances = slice(begin, end), places(x)["distances"]
+            positions = np.arange(begin, end)[None].repeat(2, axis=0)
+            at = config.at(positions=positions, distances=distances[..., part, :end])
+            seen = mask[part, :end]
+            rows.append(at.block.forward(x[:, part], p, config, 0, seen, BlockMasks(), ops)[0])
+            if len(kept) not in (0, len(rows)):
+                break
     once = len(kept) in (0, len(rows)) and all(
-        each.shape == (2, H, 1, D) for pair in kept for each in pair
+        each.shape == (2, H, len(row[0]), D)
+        for pair, row in zip(kept, rows, strict=False)
+        for each in pair
     )
     if not once or abs(np.concatenate(rows, axis=1) - whole).max() > 1e-3 * abs(whole).max():
         raise UserError(

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from npgpt.checks import require
+from npgpt.arrays import library_of
+from npgpt.checks import as_floats, require
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 
@@ -78,6 +79,32 @@ def check_padding(mask, B, T):
         raise UserError(f"mask must be {(B, T)}, in each row 0 for padding and then 1 for tokens: "
                         "tokenizer.batch(texts, length, left=True) makes it")
     return pads
+
+
+def loss_of(function, logits):
+    """Return what a user's function(logits) does: the loss, and dlogits as in `check_dlogits`."""
+    found = function(logits)
+    right = isinstance(found, tuple) and len(found) == 2 and np.ndim(found[0]) == 0
+    require("what the function of the logits returns", found, right, "a number, the loss, and dlogits")
+    return found[0], check_dlogits(found[1], logits.shape, logits.dtype, library_of(logits))
+
+
+def check_weights(weights, shape, dtype) -> np.ndarray:
+    """Return the weights of targets as an array of this dtype. Raises UserError unless they fit."""
+    weights = as_floats("weights", weights, dtype)
+    right = weights.shape == shape and np.isfinite(weights).all()
+    require("weights", weights, right, f"finite numbers {shape}, one for each target")
+    return weights
+
+
+def check_dlogits(dlogits, shape, dtype, xp, name="dlogits") -> np.ndarray:
+    """Return the gradient of an array as one of this dtype and library.
+
+    Raises UserError for another shape.
+    """
+    dlogits = as_floats(name, dlogits, dtype, xp)
+    require(f"the shape of {name}", dlogits.shape, dlogits.shape == shape, str(shape))
+    return dlogits
 
 
 def as_integers(array, name) -> np.ndarray:

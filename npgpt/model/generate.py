@@ -6,37 +6,54 @@ from npgpt.checks import MOST_SEED, check_real, check_whole, is_real, require
 from npgpt.errors import UserError
 
 
-def stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stop):
+def stream_tokens(
+    read, idx, max_new_tokens, temperature, top_k, top_p, rng, eos_token_id, stop, processor
+):
     """Yield the next token of each row, (B,) integers, as soon as it is drawn.
 
     read: a function that reads the next tokens of each row, (B, T), and returns the logits (B, V) of the one after
-    them. stop: lists of token ids. The other arguments are those of `GPT.stream`.
+    them. rng: a np.random.Generator. stop: lists of token ids. processor: `logits_processor`, or
+    None. The other arguments are those of `GPT.stream`.
     """
-    rng = np.random.default_rng(seed)
-    done, new = np.zeros(len(idx), dtype=bool), np.empty((len(idx), 0), dtype=np.int64)
+    done, begin, ids = np.zeros(len(idx), dtype=bool), idx.shape[1], idx
 
     def stops(row):
-        return any(row[-len(ids):].tolist() == ids for ids in stop)
+        return any(row[-len(end):].tolist() == end for end in stop)
 
     for _ in range(max_new_tokens):
         padding = idx[:, -1] if eos_token_id is None else eos_token_id
-        token = np.where(done, padding, sample(read(idx), rng, temperature, top_k, top_p))
+        logits = read(idx)
+        if processor:
+            logits = processed(logits, processor(ids, logits))
+        token = np.where(done, padding, sample(logits, rng, temperature, top_k, top_p))
         if eos_token_id is not None:
             done |= token == eos_token_id
+        if stop or processor:
+            ids = np.concatenate([ids, token[:, None]], axis=1)
         if stop:
-            new = np.concatenate([new, token[:, None]], axis=1)
-            done |= [stops(row) for row in new]
+            done |= [stops(row) for row in ids[:, begin:]]
         yield token
         if done.all():
             return
         idx = token[:, None]
 
 
+def processed(logits, new):
+    """Return what a user's function has made of logits. Raises UserError for another shape."""
+    new = np.asarray(new)
+    right = new.shape == logits.shape and new.dtype.kind == "f"
+    require("what logits_processor returns", new, right, f"logits {logits.shape}")
+    return new
+
+
 def sample(logits, rng, temperature=1.0, top_k=None, top_p=None):
     """Draw a token id for each row of logits, (B, V) -> (B,). Raises UserError if a largest logit is not finite."""
     largest = logits.max(axis=-1, keepdims=True)
     if not np.isfinite(largest).all():
-        raise UserError("the model's logits are not finite, so it cannot write: choose another model")
+        raise UserError(
+            "the largest logit is not finite, so no token can be drawn: choose another model, or "
+            "leave a token allowed in logits_processor"
+        )
     if temperature == 0.0:
         return logits.argmax(axis=-1)
     V, ids = logits.shape[-1], np.arange(logits.shape[-1])[None]
@@ -69,10 +86,15 @@ def likeliest(values, n):
     return np.sort(np.argpartition(values, -n, axis=-1)[:, -n:], axis=-1)
 
 
-def check_sampling(config, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id):
-    """Raise UserError if a sampling argument is out of range, or the model is an encoder."""
+def check_writes(config):
+    """Raise UserError for an encoder."""
     if not config.causal:
         raise UserError("a model with causal=False is an encoder: it cannot write text from left to right")
+
+
+def check_sampling(config, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id):
+    """Raise UserError if a sampling argument is out of range, or the model is an encoder."""
+    check_writes(config)
     check_whole("max_new_tokens", max_new_tokens)
     check_real("temperature", temperature)
     check_whole("top_k", top_k, 1, or_none=True)

@@ -105,7 +105,7 @@ def figures(kernels):
     hidden = float(abs(model.hidden(idx)).mean())
     through = float(np.mean([abs(grad).mean() for grad in model.backward(dhidden).values()]))
     loss = last_loss(model)
-    reader = model.engine.reader(4)
+    reader = model.engine.reader(4).read
     read = [float(abs(reader(part)).mean()) for part in (idx[:, :5], idx[:, 5:6])]
     return [loss, float(model.evaluate(idx, targets)), *read, hidden, through]
 

@@ -107,7 +107,7 @@ def assert_reads_like_forward(model):
     Greedy tokens alone would show less: a model that is wrong can prefer the same ones.
     """
     for pads in (None, np.array([1, 0, 3])):
-        read, first = model.engine.reader(B, pads), np.zeros(B, int) if pads is None else pads
+        read, first = model.engine.reader(B, pads).read, np.zeros(B, int) if pads is None else pads
         for part in (slice(0, 4), slice(4, 5)):
             found = read(IDX[:, part])
             for row, ids, begin in zip(found, IDX, first, strict=True):

@@ -45,7 +45,7 @@ def test_float32_stays_float32(variant, dtype):
         model.evaluate(idx, targets)
         model.forward(idx, targets)
         model.backward()
-        model.engine.reader(3)(idx)
+        model.engine.reader(3).read(idx)
 
     with small_parts():
         found = float64_variables(step)

@@ -59,7 +59,7 @@ def test_the_cache_equals_the_full_forward_at_every_position_and_past_the_window
                 dtype="float64", threads=2, kernels=kernels)
     unit_scale(model.params)
     tokens = np.random.default_rng(1).integers(0, 11, (3, 30))
-    read = model.engine.reader(3)
+    read = model.engine.reader(3).read
     with small_parts():
         for t in range(prompt, 30):
             logits = read(tokens[:, :prompt] if t == prompt else tokens[:, t - 1:t])
@@ -76,7 +76,7 @@ def test_padded_prompts_are_continued_as_each_alone(kernels):
     mask = np.arange(T) >= T - lengths[:, None]
     out = model.generate(prompts, 20, temperature=0.0, mask=mask)
     assert (out[:, :T] == prompts).all() and out.shape == (5, T + 20)
-    read = model.engine.reader(5, T - lengths)
+    read = model.engine.reader(5, T - lengths).read
     for t in range(T, T + 20):
         logits = read(out[:, :T] if t == T else out[:, t - 1:t])
         for row, length, ids in zip(logits, lengths, out, strict=True):

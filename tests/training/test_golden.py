@@ -144,7 +144,7 @@ def test_dropout_masks(monkeypatch, threads, numbers, expected):
         found[rng.bit_generator.seed_seq.spawn_key] = " ".join(bits)
         return masks
 
-    monkeypatch.setattr("npgpt.engine.cpu.draw_masks", drawn)
+    monkeypatch.setattr("npgpt.engine.reference.draw_masks", drawn)
     engine, idx = GPT(config, threads=threads, kernels="numpy").engine, np.arange(6).reshape(3, 2) % 4
     engine.loss_and_grads([(idx, idx)], [engine.dropout_rng(*numbers)], idx.size)
     assert found == expected

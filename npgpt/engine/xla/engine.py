@@ -25,6 +25,7 @@ from npgpt.engine.xla.reader import Reader
 from npgpt.engine.xla.replaced import replaced, with_head_in_loss, with_sorted_embedding
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
+from npgpt.model.batch import loss_of
 from npgpt.model.block import GPT2
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import nest
@@ -92,6 +93,7 @@ class XLAEngine(ReferenceEngine):
         self.config = params.config.with_block(*block)
         self.lesson = with_sorted_embedding(lesson, self.devices.n)
         self.ops, self.loss_of = replaced(self.lesson, self.config, dtype), self._loss
+        self.ops_with_head = self.ops
         if params.config.block != GPT2:
             check_alike(params.config, self.config, self.ops, dtype)
         if not self.config.lm_head_bias and as_tested(
@@ -102,6 +104,7 @@ class XLAEngine(ReferenceEngine):
         self.shardings = {name: self.devices.sharding(*axes)        # of gradients
                           for name, axes in divided.items()}
         self._executables = {}      # by name, options and shapes
+        self._caches = {}           # of `own_loss` by shapes: their structure
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         if jax.config.jax_compilation_cache_dir is None and cache[0] != "~":    # without a home, each process compiles
             jax.config.update("jax_compilation_cache_dir", str(Path(cache, "npgpt", "xla")))
@@ -121,6 +124,38 @@ class XLAEngine(ReferenceEngine):
                      self._numbers([count]), self._words(rngs[0]))
         shardings = None, self.shardings
         return self.run("loss and gradients", self._sums, arguments, shardings=shardings)
+
+    def own_loss(self, function, idx, rng=None, mask=None):
+        """As in `ReferenceEngine`, as two programs; the function runs on the host, by NumPy."""
+        B, ops = len(idx), self.ops_with_head
+        idx, _ = self._batch([(idx, idx)])
+        given = idx, self._mask(mask), self._words(rng)
+        key = tuple(getattr(each, "shape", None) for each in given)
+
+        def forward(p, idx, mask, words):
+            draws = None if words is None else Draws(words, 0)
+            masks = draw_masks(self.config, *idx[0].shape, self.params.dtype, draws)
+            logits, cache = self.forward(idx[0], p, self.config, masks, ops, mask)
+            leaves, structure = jax.tree.flatten(cache)
+            there = [isinstance(each, jax.Array) for each in leaves]
+            others = [None if is_array else each for each, is_array in zip(leaves, there, strict=True)]
+            self._caches[key] = structure, there, others
+            return logits, [each for each in leaves if isinstance(each, jax.Array)]
+
+        def backward(dlogits, arrays):
+            (structure, there, others), arrays = self._caches[key], iter(arrays)
+            leaves = [next(arrays) if is_array else each
+                      for each, is_array in zip(others, there, strict=True)]
+            cache = jax.tree.unflatten(structure, leaves)
+            dp = model_backward(dlogits, cache, ops, self.transformer.gpt_backward)
+            return self.params.flatten(dp)
+
+        logits, arrays = self.run("logits", forward, (self.params.on_device(), *given))
+        whole = np.zeros(logits.shape, self.params.dtype)
+        loss, whole[:B] = loss_of(function, np.array(logits[:B]))
+        dlogits = self.devices.put(whole, "batch")
+        grads = self.run("gradients", backward, (dlogits, arrays), key, shardings=self.shardings)
+        return loss, grads
 
     def for_user(self, loss, grads):
         """Copy a loss and gradients to the host. This waits."""

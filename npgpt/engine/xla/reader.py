@@ -1,5 +1,7 @@
 """Generation: a KV cache in arrays of fixed shapes."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from npgpt.model.masks import draw_masks
 class Reader:
     """Reads the next tokens of B texts, and keeps the keys and values of each layer in arrays of one shape.
 
-    There is one program for a token, and one for a prompt, whose length is rounded up to a power of two.
+    There is one program for a token, and one for several, whose number is rounded up to a power of two.
     """
 
     def __init__(self, engine, B, pads=None):
@@ -22,27 +24,36 @@ class Reader:
         self.kept = [[engine.devices.put(np.zeros(shape, engine.params.dtype)) for _ in range(2)]
                      for _ in range(self.config.n_layer)]
         # Compile now, not after the first token has been printed. The prompt overwrites what this writes.
-        self.read("generation", np.zeros((B, 1), np.int64), 0, 0)
+        self.run("generation", np.zeros((B, 1), np.int64), 0, 0)
 
-    def __call__(self, idx):
-        """idx (B, T) -> logits (B, V) of the token after them, on the host."""
+    def reorder(self, rows):
+        """As in `KVCache`."""
+        self.texts.reorder(rows)
+        rows = self.engine.devices.put(rows.astype(np.int32))
+        self.kept = self.engine.run("", of_rows, (self.kept, rows), "reorder")
+
+    def read(self, idx, every=False):
+        """As in `KVCache`; the logits are on the host."""
         what = "" if self.texts.tokens.size else "generation"   # later a message would interrupt the text
         idx, begin = self.texts.add(idx)
         T = idx.shape[1]
-        padded = min(1 << (T - 1).bit_length(), self.config.block_size)
+        padded = min(1 << (T - 1).bit_length(), self.config.block_size - begin)
         idx = np.pad(idx, ((0, 0), (0, padded - T)))            # later positions, which no earlier one sees
-        return np.asarray(self.read("generation" if T == 1 else what, idx, begin, T - 1))
+        what = "generation" if T == 1 else what
+        logits = np.array(self.run(what, idx, begin, T - 1, every))
+        return logits[:, :T] if every else logits
 
-    def read(self, what, idx, begin, last):
+    def run(self, what, idx, begin, last, every=False):
         """Read idx after `begin` tokens; its last token is at `last`. what: as in `XLAEngine.run`.
         """
         arrays = idx, np.array([begin, last]), self.texts.pads
         arrays = [self.engine.devices.put(each.astype(np.int32)) for each in arrays]
         arguments = self.p, *arrays, self.kept
-        self.kept, logits = self.engine.run(what, self._program, arguments, donated=4)
+        program = partial(self._program, every)
+        self.kept, logits = self.engine.run(what, program, arguments, every, donated=4)
         return logits
 
-    def _program(self, p, idx, numbers, pads, kept):
+    def _program(self, every, p, idx, numbers, pads, kept):
         (begin, last), T, layer_ops = numbers, idx.shape[1], without_caches(self.engine.lesson)
         P, dtype = self.config.block_size, self.engine.params.dtype
         key, query = jnp.arange(P), begin + jnp.arange(T)[:, None]  # (P,), (T, 1)
@@ -62,11 +73,16 @@ class Reader:
             return layer_ops.attention_forward(q, *now_kept[-1], scale, mask, dropout_mask)
 
         def of_last(x):
-            return jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)     # x itself, if of one token
+            return x if every else jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)     # x itself, if of one token
 
         ops = reading(layer_ops, positions, causal, attention_forward, of_last)
         masks = draw_masks(self.config, *idx.shape, self.engine.params.dtype)
         config = self.config.at(positions=positions, distances=distances)
         logits, _ = self.engine.forward(idx, p, config, masks, ops)
         kept = [*now_kept, *layers_left]        # those of blocks without attention
-        return kept, of_last(logits)[:, 0]
+        return kept, logits if every else of_last(logits)[:, 0]
+
+
+def of_rows(kept, rows):
+    """Return the keys and values of some texts."""
+    return jax.tree.map(lambda each: each[rows], kept)

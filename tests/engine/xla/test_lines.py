@@ -220,7 +220,7 @@ def test_generation():
     fields = {"lm_head_bias": True, "embedding_layer_norm": True,
               "scale_attn_by_inverse_layer_idx": True}
     lesson, xla = model_of(fields, kernels="reference"), model_of(fields, kernels="xla")
-    expected, found = lesson.engine.reader(2), xla.engine.reader(2)
+    expected, found = lesson.engine.reader(2).read, xla.engine.reader(2).read
     rng = np.random.default_rng(0)
     for n in (3, 1, 1, 3, 1, 1, 1):         # 11 tokens, and the context holds 8; three after five are padded to four
         idx = rng.integers(0, lesson.config.vocab_size, (2, n))
