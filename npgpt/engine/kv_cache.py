@@ -90,9 +90,9 @@ class Reader:
         """Continue text rows[i] in row i: rows (B',) integers, of which some may be equal, such as
         the beams that survive. Raises UserError for rows that are not there.
         """
-        rows = as_integers(rows, "rows")
-        there = rows.ndim == 1 and rows.size and 0 <= rows.min() and rows.max() < len(self.tokens)
-        require("rows", rows, there, f"1-D integers from 0 to {len(self.tokens) - 1}")
+        rows, last = as_integers(rows, "rows"), len(self.tokens) - 1
+        there = rows.ndim == 1 and rows.size and (rows.clip(0, last) == rows).all()
+        require("rows", rows, there, f"1-D integers from 0 to {last}")
         self._cache.reorder(rows)
 
     def back(self, n: int) -> None:

@@ -133,19 +133,15 @@ class XLAEngine(ReferenceEngine):
         key = tuple(getattr(each, "shape", None) for each in given)
 
         def forward(p, idx, mask, words):
-            draws = None if words is None else Draws(words, 0)
-            masks = draw_masks(self.config, *idx[0].shape, self.params.dtype, draws)
-            logits, cache = self.forward(idx[0], p, self.config, masks, ops, mask)
+            logits, cache = self._forward(p, idx[0], ops, mask, words)
             leaves, structure = jax.tree.flatten(cache)
-            there = [isinstance(each, jax.Array) for each in leaves]
-            others = [None if is_array else each for each, is_array in zip(leaves, there, strict=True)]
-            self._caches[key] = structure, there, others
+            others = [None if isinstance(each, jax.Array) else each for each in leaves]
+            self._caches[key] = structure, others
             return logits, [each for each in leaves if isinstance(each, jax.Array)]
 
         def backward(dlogits, arrays):
-            (structure, there, others), arrays = self._caches[key], iter(arrays)
-            leaves = [next(arrays) if is_array else each
-                      for each, is_array in zip(others, there, strict=True)]
+            (structure, others), arrays = self._caches[key], iter(arrays)
+            leaves = [next(arrays) if each is None else each for each in others]
             cache = jax.tree.unflatten(structure, leaves)
             dp = model_backward(dlogits, cache, ops, self.transformer.gpt_backward)
             return self.params.flatten(dp)
@@ -191,9 +187,7 @@ class XLAEngine(ReferenceEngine):
 
     def loss(self, idx, targets, mask=None):
         def program(p, idx, targets, mask, numbers):
-            ops = without_caches(self.ops)
-            masks = draw_masks(self.config, *idx[0].shape, self.params.dtype)
-            logits, _ = self.forward(idx[0], p, self.config, masks, ops, mask)
+            logits, _ = self._forward(p, idx[0], without_caches(self.ops), mask, None)
             return self.loss_of(logits, targets[0], numbers[0])[0]      # JAX drops unread gradients
 
         arguments = (self.params.on_device(), *self._batch([(idx, targets)]), self._mask(mask),
@@ -222,12 +216,16 @@ class XLAEngine(ReferenceEngine):
 
     def _loss_and_grads(self, p, idx, targets, mask, count, words, micro_batch):
         """Return the loss of a micro-batch times its share of `count`, and gradients. words: None without dropout."""
-        rng = None if words is None else Draws(words, micro_batch)
-        masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
-        logits, gpt = self.forward(idx, p, self.config, masks, self.ops, mask)
+        logits, gpt = self._forward(p, idx, self.ops, mask, words, micro_batch)
         loss, dlogits = self.loss_of(logits, targets, count)
         dp = model_backward(dlogits, gpt, self.ops, self.transformer.gpt_backward)
         return loss, self.params.flatten(dp)
+
+    def _forward(self, p, idx, ops, mask, words, micro_batch=0):
+        """Return the logits and the cache; with words, the masks are drawn."""
+        rng = None if words is None else Draws(words, micro_batch)
+        masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
+        return self.forward(idx, p, self.config, masks, ops, mask)
 
     def forward(self, idx, p, *others):
         """Run `model_forward` with XLA's lines."""
