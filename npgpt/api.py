@@ -20,6 +20,7 @@ from npgpt.engine.ops import headless, without_caches, without_frozen
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
+from npgpt.keywords import hinting
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model import transformer
 from npgpt.model.batch import check_batch, check_ids, check_mask, check_padding
@@ -37,6 +38,7 @@ Edits = dict[str, Callable[[np.ndarray], np.ndarray]]
 Rng = Any                                               # a np.random.Generator, or what engine.dropout_rng returns
 
 
+@hinting
 class GPT:
     """A GPT-2 model: its configuration, its parameters, and its forward and backward.
 

@@ -135,6 +135,10 @@ class AdamW:
         # Running means of the gradient and of its square.
         self.m, self.v = params.zeros_like(), params.zeros_like()
 
+    def __repr__(self):
+        return (f"AdamW(lr={self.lr:g}, betas={self.betas}, eps={self.eps:g}, "
+                f"weight_decay={self.weight_decay:g}; {self.t:,} steps taken)")
+
     def step(
         self,
         grads: Mapping[str, np.ndarray],

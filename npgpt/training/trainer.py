@@ -93,6 +93,10 @@ class Trainer:
         self.step = self.saved_step = state["step"]
         self.best_step, self.best_loss = state["best_step"], state["best_loss"]
 
+    def __repr__(self):
+        best = f", best loss {self.best_loss:.4f} at step {self.best_step:,}" * (self.best_loss < math.inf)
+        return f"Trainer({self.model}: step {self.step:,} of {self.options.max_iters:,}{best}; out_dir={self.out_dir})"
+
     def run(self, progress: bool | None = None) -> bool:
         """Train to `max_iters`, or until Ctrl-C, SIGTERM or SIGHUP, and save. Return True if it
         reached the end.
