@@ -9,7 +9,7 @@ from npgpt.data.corpora import CORPORA, open_corpus
 from npgpt.data.dataset import tokenize_corpus
 from npgpt.data.token_files import SEPARATOR, load_token_files
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer
-from npgpt.errors import UserError, printable
+from npgpt.errors import UserError, printable, remark
 from npgpt.training.options import options_of
 
 
@@ -24,7 +24,7 @@ def print_special(corpus, tokenizer, special):
     if special and tokenizer.special:
         how = "special tokens; --no-special reads them as plain text"
     if tokens:
-        print(f"{printable(counts)} in the text, read as {how}")
+        remark(f"{printable(counts)} in the text, read as {how}")
 
 
 def open_tokens(tokenizer, corpus, val_fraction=0.1, special=True):

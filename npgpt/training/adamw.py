@@ -136,8 +136,8 @@ class AdamW:
         self.m, self.v = params.zeros_like(), params.zeros_like()
 
     def __repr__(self):
-        return (f"AdamW(lr={self.lr:g}, betas={self.betas}, eps={self.eps:g}, "
-                f"weight_decay={self.weight_decay:g}; {self.t:,} steps taken)")
+        decay = f"weight_decay={self.weight_decay:g}"
+        return f"AdamW(lr={self.lr:g}, betas={self.betas}, {decay}, step {self.t:,})"
 
     def step(
         self,
