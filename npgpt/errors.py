@@ -74,5 +74,8 @@ def remark(line, **options):
 
 @functools.cache
 def say_once(line, say=remark):
-    """Print a line on standard error; the same line only once. say: `print` if -q must not leave it out."""
+    """Print a line on standard error; the same line only once.
+
+    say: `print` if -q must not leave it out.
+    """
     say(f"npgpt: {one_line(line)}", file=sys.stderr)

@@ -1,7 +1,6 @@
 """Hints for calls with the keywords of transformers and torch."""
 
 import functools
-from typing import TypeVar
 
 from npgpt.errors import UserError
 
@@ -10,7 +9,7 @@ OURS = {
     "input input_ids inputs": ("idx", "give it first, as idx"),
     "labels target": (
         "targets",
-        "use targets, which are one token later than idx (ids[:, :-1], ids[:, 1:]), and -1 for -100",
+        "use targets, which are one token later than idx (ids[:, :-1], ids[:, 1:]), -1 for -100",
     ),
     "ignore_index": ("targets", "targets of -1 are ignored"),
     "attention_mask": ("mask", "use mask, which takes the same 1 and 0"),
@@ -25,11 +24,10 @@ OURS = {
     "return_dict": ("", "leave it out; the results are a tuple"),
 }
 HINTS = {name: hint for names, hint in OURS.items() for name in names.split()}
-Class = TypeVar("Class", bound=type)
 
 
-def hinting(cls: Class) -> Class:
-    """Let the public methods that read tokens answer such a keyword with a UserError that says what to do."""
+def hinting(cls):
+    """Let the public methods that read tokens answer such a keyword with what to do."""
     for name, method in [*vars(cls).items()]:
         arguments = getattr(method, "__annotations__", {})      # private methods have none
         if "idx" in arguments:

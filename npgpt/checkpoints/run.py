@@ -266,19 +266,17 @@ def tidy(out_dir):
 def fingerprint(*splits):
     """Return a SHA-256 of the lengths, dtypes, and first and last million tokens of splits, any of which may be None.
 
-    What is masked is included. The digest is stored in state.json, so it must not change: ids are counted as uint16,
-    which they once were, if all of these million are small enough.
+    What is masked is included. The digest is stored in state.json, so it must not change: ids that
+    fit count as uint16, which they were in earlier versions.
     """
     sha = hashlib.sha256()
     for split in splits:
         if split is not None:
-            parts = split[:1_000_000], split[-1_000_000:]
-            dtype = split.dtype
-            if dtype == np.int64 and not any((np.ma.getdata(part) >> 16).any() for part in parts):
-                dtype = np.dtype(np.uint16)
-            sha.update(f"{dtype} ({len(split)},);".encode())
-            for part in parts:
-                sha.update(np.ma.getdata(part).astype(dtype, order="C", copy=False))
+            if split.dtype == np.int64 and 0 <= split.min() and split.max() < 2**16:
+                split = split.astype(np.uint16)
+            sha.update(f"{split.dtype} ({len(split)},);".encode())
+            for part in (split[:1_000_000], split[-1_000_000:]):
+                sha.update(np.ascontiguousarray(np.ma.getdata(part)))
                 if isinstance(part, np.ma.MaskedArray):
                     sha.update(np.ascontiguousarray(np.ma.getmaskarray(part)))
     return sha.hexdigest()

@@ -95,8 +95,11 @@ def add_quiet_argument(parser):
 
 
 def add_json_argument(parser, keys):
-    parser.add_argument("--json", action="store_true", help=f"print the result as one JSON object with {keys}; remarks "
-                                                            "are on standard error")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help=f"print the result as one JSON object with {keys}; remarks are on standard error",
+    )
 
 
 def add_model_argument(parser):

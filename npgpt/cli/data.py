@@ -50,5 +50,7 @@ def run(args):
     tokenizer = make_tokenizer(args.tokenizer, corpus.text)
     print_special(corpus, tokenizer, args.special)
     prepare(corpus, tokenizer, args.out, args.val_fraction, args.special)
-    remark(f"{args.out}: train.bin, val.bin and their tokenizer, {args.tokenizer} (--tokenizer takes another); train "
-           f"on it with: npgpt train --corpus {args.out}")
+    remark(
+        f"{args.out}: train.bin, val.bin and their tokenizer, {args.tokenizer} (--tokenizer takes "
+        f"another); train on it with: npgpt train --corpus {args.out}"
+    )

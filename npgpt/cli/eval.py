@@ -25,8 +25,8 @@ def add_arguments(parser):
                         help="part of the corpus; by default val for a run of npgpt, all for other models")
     parser.add_argument("--stride", type=int,
                         help="overlapping windows, each N tokens after the last: slower, with more context")
-    add_json_argument(parser, "model, split, tokens (how many are predicted), loss (nats per token), perplexity and "
-                              "bits_per_byte, which may be null")
+    add_json_argument(parser, "model, split, tokens (how many are predicted), loss (nats per "
+                              "token), perplexity and bits_per_byte, which may be null")
     add_special_argument(parser)
     add_data_dir_argument(parser)
 
@@ -53,8 +53,8 @@ def run(args):
     perplexity = math.exp(loss) if loss < 709.0 else math.inf       # exp(710) overflows
     bits, reason = bits_per_byte(loss * n, loaded, tokens)
     if args.json:
-        print_json(model=str(loaded.folder), split=split, tokens=n, loss=loss, perplexity=perplexity,
-                   bits_per_byte=bits)
+        print_json(model=str(loaded.folder), split=split, tokens=n, loss=loss,
+                   perplexity=perplexity, bits_per_byte=bits)
         return
     print(f"{loaded.folder}, {split}: {n:,} tokens predicted")
     print(f"loss           {loss:.4f} nats per token")
@@ -63,7 +63,10 @@ def run(args):
 
 
 def bits_per_byte(nats, loaded, tokens):
-    """Return the loss in bits per byte of text, comparable between tokenizers, or None with the reason why not."""
+    """Return the loss in bits per byte of text, comparable between tokenizers, and "".
+
+    If it is not defined, return None and the reason.
+    """
     count_bytes = loaded.tokenizer.count_bytes
     try:
         n_bytes = count_bytes(tokens) - count_bytes(tokens[:1])         # the first is not predicted

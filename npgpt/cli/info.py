@@ -33,8 +33,9 @@ def add_arguments(parser):
     parser.add_argument("--revision", help="branch, tag or commit of a model on the hub")
     parser.add_argument("--vocab-size", type=int, help="of a preset; by default its tokenizer's, or 65 for char")
     parser.add_argument("--batch-size", type=int, help="for the memory of a training step; by default the preset's")
-    add_json_argument(parser, "parameters (how many), shapes (of each), memory (bytes of a training step, in float32, "
-                              "with its batch_size, block_size and threads); of a run step, best_loss and best_step")
+    add_json_argument(parser, "parameters (how many), shapes (of each), memory (bytes of a "
+                              "training step, in float32, with its batch_size, block_size and "
+                              "threads); of a run also step, best_loss and best_step")
     add_quiet_argument(parser)
     add_block_argument(parser)
     add_model_arguments(parser)
@@ -73,7 +74,8 @@ def run(args):
         batch_size = options_of(checkpoint).batch_size
         found = {name: checkpoint.state[name] for name in ("step", "best_loss", "best_step")}
         if not args.json:
-            print("{}: step {step}, best loss {best_loss:.4f} at step {best_step}".format(checkpoint.folder, **found))
+            text = "{}: step {step}, best loss {best_loss:.4f} at step {best_step}"
+            print(text.format(checkpoint.folder, **found))
     elif args.model is not None:
         config, _ = open_model(find_model(args.model, args.revision), block)
         batch_size = 1
@@ -94,8 +96,9 @@ def run(args):
     threads = min(available_cores(), batch_size)
     memory = training_memory(config, batch_size, threads)
     if args.json:
-        print_json(**found, parameters=sum(map(math.prod, shapes.values())), shapes=shapes, batch_size=batch_size,
-                   block_size=config.block_size, threads=threads, memory=memory)
+        print_json(**found, parameters=sum(map(math.prod, shapes.values())), shapes=shapes,
+                   memory=memory, batch_size=batch_size, block_size=config.block_size,
+                   threads=threads)
         return
     for name, shape in shapes.items():
         print(f"{name:<28} {' x '.join(map(str, shape)):>16} {math.prod(shape):>14,}")

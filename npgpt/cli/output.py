@@ -27,7 +27,8 @@ def set_encoding(name):
 
 def print_json(**fields):
     """Print one line of JSON, in which an infinite number is null."""
-    print(json.dumps({name: None if value == math.inf else value for name, value in fields.items()}))
+    plain = {name: None if value == math.inf else value for name, value in fields.items()}
+    print(json.dumps(plain))
 
 
 def say(line):

@@ -6,7 +6,12 @@ import sys
 import numpy as np
 
 from npgpt.arrays import to_host
-from npgpt.cli.arguments import add_json_argument, add_model_argument, add_special_argument, load_given_model
+from npgpt.cli.arguments import (
+    add_json_argument,
+    add_model_argument,
+    add_special_argument,
+    load_given_model,
+)
 from npgpt.cli.output import print_json
 from npgpt.cli.screen import style
 from npgpt.data.batches import windows
@@ -22,8 +27,9 @@ def add_arguments(parser):
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--text", help="the text")
     text.add_argument("--file", help="a file of text in UTF-8")
-    add_json_argument(parser, "model, tokens (how many are scored), loss (nats per token), perplexity, and in scores "
-                              "the id, text and nats of each token; the first one's are null")
+    add_json_argument(parser, "model, tokens (how many are scored), loss (nats per token), "
+                              "perplexity, and in scores the id, text and nats of each token (null "
+                              "for the first)")
     add_special_argument(parser)
 
 
@@ -40,8 +46,8 @@ def run(args):
     if args.json:
         rows = zip(tokens.tolist(), texts, [None, *nats.tolist()], strict=True)
         scores = [{"id": token, "text": text, "nats": each} for token, text, each in rows]
-        print_json(model=str(loaded.folder), tokens=len(nats), loss=float(nats.mean()), perplexity=perplexity,
-                   scores=scores)
+        print_json(model=str(loaded.folder), tokens=len(nats), loss=float(nats.mean()),
+                   perplexity=perplexity, scores=scores)
         return
     if sys.stdout.isatty() and style(colour_code(0.0), "x") != "x":
         print(painted(texts[0], None) + "".join(map(painted, texts[1:], bits)) + "\n")
@@ -50,11 +56,15 @@ def run(args):
     else:
         for text, each in zip(texts, [None, *bits], strict=True):
             print(f"{'-' if each is None else f'{each:.2f}':>8}  {printable(text)}")
-    print(f"{len(bits):,} tokens after the first: {bits.sum():.2f} bits, perplexity {perplexity:.4f}")
+    print(f"{len(bits):,} tokens after the first: {bits.sum():.2f} bits, "
+          f"perplexity {perplexity:.4f}")
 
 
 def surprise(model, tokens):
-    """Return -log of the probability of each token but the first, in nats, with at least half a context before it."""
+    """Return -log of the probability of each token but the first, in nats.
+
+    It has at least half a context before it.
+    """
     T = model.config.block_size
     nats = []
     # y is -1 for tokens that have been scored.

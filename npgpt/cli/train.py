@@ -171,7 +171,7 @@ def begin(args, backwards, stack):
         check_out_dir(args)
     remark(f"model: {trainer.model}")
     remark(f"data: {describe_split(trainer, 'train')} to train on, "
-          f"{describe_split(trainer, 'val')} to validate")
+           f"{describe_split(trainer, 'val')} to validate")
     return trainer
 
 
@@ -226,7 +226,8 @@ def trainer_of(run, args, backwards):
     trainer_type = Trainer if launched()[0] == 1 else OneOfMany
     out_dir = args.out_dir if is_first() else None
     trainer = trainer_type(run.model, run.train_tokens, run.val_tokens, run.options, out_dir,
-                           run.tokenizer, run.corpus_name, on_evaluation=None if args.quiet else print_line)
+                           run.tokenizer, run.corpus_name,
+                           on_evaluation=None if args.quiet else print_line)
     if run.checkpoint:
         trainer.restore(run.checkpoint)
         if is_first():
@@ -286,7 +287,8 @@ def draw_if_possible(out_dir):
 def print_result(trainer, out_dir, picture):
     """Print the result of the training."""
     best = "best validation loss" if "val" in trainer.crops else "train loss"
-    print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}{picture}")
+    print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; "
+          f"checkpoints in {out_dir}{picture}")
 
 
 def print_sample(trainer, backwards):

@@ -28,8 +28,9 @@ def print_special(corpus, tokenizer, special):
 
 
 def open_tokens(tokenizer, corpus, val_fraction=0.1, special=True):
-    """Return (train, validation) tokens of a corpus, as `tokenize_corpus` does, but uint16: a quarter of the memory.
+    """Return (train, validation) tokens of a corpus, as `tokenize_corpus` does.
 
+    They are uint16, a quarter of the memory.
     Raises UserError if the corpus consists of another tokenizer's token files.
     """
     if corpus.text is not None:

@@ -1,7 +1,7 @@
 """From text to token ids and back: characters, bytes, GPT-2's byte pair encoding, any tokenizer.json.
 
-All ids are int64, and small enough for the uint16 of nanoGPT's token files. A tokenizer is saved as JSON beside a
-checkpoint.
+All ids are int64, and small enough for the uint16 of nanoGPT's token files. A tokenizer is saved as
+JSON beside a checkpoint.
 """
 
 import functools

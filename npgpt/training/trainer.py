@@ -95,7 +95,8 @@ class Trainer:
 
     def __repr__(self):
         steps = f"step {self.step:,} of {self.options.max_iters:,}"
-        return f"Trainer({self.model}, {steps}, best loss {self.best_loss:.4f}, out_dir={self.out_dir})"
+        best = f"best loss {self.best_loss:.4f}"
+        return f"Trainer({self.model}, {steps}, {best}, out_dir={self.out_dir})"
 
     def run(self, progress: bool | None = None) -> bool:
         """Train to `max_iters`, or until Ctrl-C, SIGTERM or SIGHUP, and save. Return True if it

@@ -34,7 +34,8 @@ def test_eval_and_score_as_json(npgpt, tmp_path, text_file):
         nats += model.evaluate(window[:, :-1], window[:, 1:]) * (window.size - 1)
     loss = nats / (len(val) - 1)
     assert list(found) == ["model", "split", "tokens", "loss", "perplexity", "bits_per_byte"]
-    assert (found["model"], found["split"], found["tokens"]) == ("out/step-00000003", "val", len(val) - 1)
+    assert (found["model"], found["split"]) == ("out/step-00000003", "val")
+    assert found["tokens"] == len(val) - 1
     values = [found[name] for name in ("loss", "perplexity", "bits_per_byte")]
     assert values == pytest.approx([loss, math.exp(loss), loss / math.log(2)], rel=1e-6)
 
@@ -68,8 +69,10 @@ def test_info_as_json(npgpt):
     found = answer(npgpt("info", "out", "--json"))
     assert found["parameters"] == model.params.size
     assert found["shapes"] == {name: list(array.shape) for name, array in model.params.items()}
-    assert found["memory"]["parameters"] == model.params.flat.nbytes and found["memory"]["activations"] > 0
-    assert (found["step"], found["best_step"], found["batch_size"], found["block_size"]) == (3, 3, 2, 8)
+    assert found["memory"]["parameters"] == model.params.flat.nbytes
+    assert found["memory"].keys() == {"parameters", "gradients", "moments", "activations"}
+    names = "step", "best_step", "batch_size", "block_size"
+    assert [found[name] for name in names] == [3, 3, 2, 8]
     assert f"best loss {found['best_loss']:.4f} at step 3" in npgpt("info", "out")[1]
     assert "step" not in answer(npgpt("info", "--json"))
 
@@ -80,13 +83,16 @@ def test_a_quiet_training_prints_its_result_and_saves_the_same(train, npgpt, tmp
     text = (tmp_path / "text.txt").read_text().replace("\n", "\r\n")
     (tmp_path / "text.txt").write_bytes(f"{text}<|endoftext|>".encode())
     code, out, err = train("--max-iters", 3, "--out-dir", "loud")
-    assert code == 0 and "3/3" in err and "line ends" in err and "corpus:" in out and "step     3:" in out
+    assert code == 0 and "3/3" in err and "line ends" in err
+    assert "corpus:" in out and "read as plain text" in out and "step     3:" in out
     code, quiet, err = train("-q", "--max-iters", 3, "--out-dir", "calm")
-    assert (code, quiet.count("\n"), err) == (0, 1, "") and quiet.startswith("best validation loss ")
-    assert quiet.replace("calm", "loud") in out and bits(tmp_path / "calm") == bits(tmp_path / "loud")
+    assert (code, quiet.count("\n"), err) == (0, 1, "")
+    assert quiet.startswith("best validation loss ") and quiet.replace("calm", "loud") in out
+    assert bits(tmp_path / "calm") == bits(tmp_path / "loud")
     code, quiet, err = npgpt("train", "--resume", "--quiet", "--out-dir", "calm", "--max-iters", 4)
     assert (code, quiet.count("\n"), err) == (0, 1, "")
-    loud, quiet = (npgpt("eval", "loud", "--corpus", "text.txt", "--split", "all", *flags) for flags in ([], ["-q"]))
+    command = ["eval", "loud", "--corpus", "text.txt", "--split", "all"]
+    loud, quiet = npgpt(*command), npgpt(*command, "-q")
     assert "evaluate" in loud[2] and "line ends" in loud[2] and quiet == (0, loud[1], "")
     refused(npgpt("eval", "-q", "nowhere"), "nowhere")
 
@@ -97,5 +103,6 @@ def test_what_is_written_to_files_quietly_is_the_same(npgpt, tmp_path):
             code, out, err = npgpt(*command, "--out", f"{command[0]}{len(flags)}", *flags)
             assert code == 0 and bool(out) == (not flags) and err == ""
     for name in ("data", "export"):
-        loud, calm = ({path.name: path.read_bytes() for path in (tmp_path / f"{name}{n}").iterdir()} for n in (0, 1))
-        assert loud == calm and len(loud) > 2
+        loud, calm = sorted((tmp_path / f"{name}0").iterdir()), (tmp_path / f"{name}1")
+        assert [path.name for path in loud] == sorted(path.name for path in calm.iterdir())
+        assert all(path.read_bytes() == (calm / path.name).read_bytes() for path in loud)
