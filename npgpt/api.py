@@ -28,6 +28,7 @@ from npgpt.engine.ops import headless, without_caches, without_frozen
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
+from npgpt.keywords import hinting
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model import transformer
 from npgpt.model.batch import (
@@ -55,6 +56,7 @@ Processor = Callable[[np.ndarray, np.ndarray], ArrayLike]       # tokens, logits
 Loss = Callable[[np.ndarray], tuple[Any, ArrayLike]]    # logits -> loss, dlogits
 
 
+@hinting
 class GPT:
     """A GPT-2 model: its configuration, its parameters, and its forward and backward.
 

@@ -5,6 +5,7 @@ import re
 import sys
 import traceback
 
+quiet = False       # whether remarks and progress bars are left out; the command's -q sets it
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")       # category Cc, but not \t and \n
 
 
@@ -65,7 +66,16 @@ def describe(error):
     return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__, 200)
 
 
+def remark(line, **options):
+    """Print a line that -q leaves out; the options are those of `print`."""
+    if not quiet:
+        print(line, **options)
+
+
 @functools.cache
-def say_once(line):
-    """Print a line on standard error; the same line only once."""
-    print(f"npgpt: {one_line(line)}", file=sys.stderr)
+def say_once(line, say=remark):
+    """Print a line on standard error; the same line only once.
+
+    say: `print` if -q must not leave it out.
+    """
+    say(f"npgpt: {one_line(line)}", file=sys.stderr)

@@ -10,7 +10,7 @@ from npgpt.cli.main import COMMANDS
 ROOT = Path(npgpt.__file__).parent
 # Rooms for all.
 BOTTOM = {"arrays", "checks", "devices", "display", "download", "errors", "fields", "files",
-          "interrupts"}
+          "interrupts", "keywords"}
 BELOW = {"layers": set(), "model": {"layers"}, "engine": {"model", "layers"}, "data": set(),
          "checkpoints": {"data", "model"}, **{room: BOTTOM for room in BOTTOM}}
 BELOW["training"] = {"engine", "model", "layers", "checkpoints", "data"}

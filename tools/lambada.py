@@ -39,7 +39,7 @@ def read_passages(path, tokenizer, block_size):
 
 def score(model, before, after):
     """Return whether greedy decoding after `before` gives the tokens `after`, and their log-probability."""
-    tokens = np.concatenate([before, after]).astype(np.int64)[-model.config.block_size - 1:]
+    tokens = np.concatenate([before, after])[-model.config.block_size - 1:]
     logits = model.forward(tokens[None, :-1])[0][0, -len(after):].astype(np.float64)        # (n, V)
     largest = logits.max(axis=-1, keepdims=True)
     log_p = logits - largest - np.log(np.exp(logits - largest).sum(axis=-1, keepdims=True))

@@ -12,7 +12,7 @@ from npgpt.checkpoints.config_json import read_config
 from npgpt.checkpoints.run import is_deleted
 from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, same_values
 from npgpt.checks import shown
-from npgpt.errors import UserError
+from npgpt.errors import UserError, remark
 from npgpt.files import open_regular, read_json
 from npgpt.model.block import GPT2, Block
 from npgpt.model.config import GPTConfig
@@ -97,7 +97,7 @@ def open_model(
 
     def fill(params):
         if untie:
-            print(
+            remark(
                 f"npgpt: {path}: lm_head.weight differs from wte.weight, so the model is untied, "
                 "though its config says tied",
                 file=sys.stderr,
@@ -107,7 +107,7 @@ def open_model(
         if drawn:
             initialize(params, 0, names=drawn)
             names = sorted({re.sub(r"^h\.\d+", "h.*", name) for name in drawn})
-            print(
+            remark(
                 f"npgpt: not in the checkpoint, so drawn by {config.block}: {', '.join(names)}",
                 file=sys.stderr,
             )

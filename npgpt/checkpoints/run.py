@@ -266,11 +266,14 @@ def tidy(out_dir):
 def fingerprint(*splits):
     """Return a SHA-256 of the lengths, dtypes, and first and last million tokens of splits, any of which may be None.
 
-    What is masked is included. The digest is stored in state.json, so it must not change.
+    What is masked is included. The digest is stored in state.json, so it must not change: ids that
+    fit count as uint16, which they were in earlier versions.
     """
     sha = hashlib.sha256()
     for split in splits:
         if split is not None:
+            if split.dtype == np.int64 and 0 <= split.min() and split.max() < 2**16:
+                split = split.astype(np.uint16)
             sha.update(f"{split.dtype} ({len(split)},);".encode())
             for part in (split[:1_000_000], split[-1_000_000:]):
                 sha.update(np.ascontiguousarray(np.ma.getdata(part)))

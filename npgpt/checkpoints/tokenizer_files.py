@@ -264,7 +264,7 @@ def write_tokenizer(tokenizer: Tokenizer, source: Path, folder: Path, block_size
         try:
             description = describe(tokenizer)
         except UserError as error:
-            say_once(f"without tokenizer.json: {error}")
+            say_once(f"without tokenizer.json: {error}", print)
             return
     if description is None:
         return

@@ -89,6 +89,19 @@ def add_special_argument(parser):
     )
 
 
+def add_quiet_argument(parser):
+    parser.add_argument("-q", "--quiet", action="store_true",
+                        help="no progress bars and no remarks: print the result and errors only")
+
+
+def add_json_argument(parser, keys):
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help=f"print the result as one JSON object with {keys}; remarks are on standard error",
+    )
+
+
 def add_model_argument(parser):
     """Add the arguments that choose the model of a command: MODEL, --revision, --which, --block, --device, …"""
     parser.add_argument("model", nargs="?", default="out",
@@ -99,6 +112,7 @@ def add_model_argument(parser):
                         help="the checkpoint of a run with the lowest validation loss (default), or the latest")
     add_block_argument(parser)
     add_device_arguments(parser)
+    add_quiet_argument(parser)
 
 
 def load_given_model(args):

@@ -1,12 +1,13 @@
 """Prepare a corpus as token files."""
 
 from npgpt.checks import check_path
-from npgpt.cli.arguments import add_data_dir_argument, add_special_argument
+from npgpt.cli.arguments import add_data_dir_argument, add_quiet_argument, add_special_argument
 from npgpt.cli.training_data import print_special
 from npgpt.data.corpora import in_documents, open_corpus
 from npgpt.data.dataset import prepare
 from npgpt.data.token_files import SEPARATOR
 from npgpt.data.tokenizers import make_tokenizer
+from npgpt.errors import remark
 
 EXAMPLES = """examples:
   npgpt data prepare my.txt --out tokens                         then: npgpt train --corpus tokens
@@ -36,6 +37,7 @@ def add_arguments(parser):
     )
     add_special_argument(prepared)
     add_data_dir_argument(prepared)
+    add_quiet_argument(prepared)
 
 
 def run(args):
@@ -44,9 +46,11 @@ def run(args):
     if args.documents is not None and corpus.text is not None:
         separator = args.documents.replace("\\r", "").replace("\\n", "\n").replace("\\t", "\t")
         corpus = in_documents(corpus, separator)
-        print(f"documents: {len(corpus.documents):,}")
+        remark(f"documents: {len(corpus.documents):,}")
     tokenizer = make_tokenizer(args.tokenizer, corpus.text)
     print_special(corpus, tokenizer, args.special)
     prepare(corpus, tokenizer, args.out, args.val_fraction, args.special)
-    print(f"{args.out}: train.bin, val.bin and their tokenizer, {args.tokenizer} (--tokenizer takes another); train on "
-          f"it with: npgpt train --corpus {args.out}")
+    remark(
+        f"{args.out}: train.bin, val.bin and their tokenizer, {args.tokenizer} (--tokenizer takes "
+        f"another); train on it with: npgpt train --corpus {args.out}"
+    )

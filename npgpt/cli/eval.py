@@ -6,10 +6,12 @@ import numpy as np
 
 from npgpt.cli.arguments import (
     add_data_dir_argument,
+    add_json_argument,
     add_model_argument,
     add_special_argument,
     load_given_model,
 )
+from npgpt.cli.output import print_json
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.corpora import open_corpus
 from npgpt.errors import UserError
@@ -23,6 +25,8 @@ def add_arguments(parser):
                         help="part of the corpus; by default val for a run of npgpt, all for other models")
     parser.add_argument("--stride", type=int,
                         help="overlapping windows, each N tokens after the last: slower, with more context")
+    add_json_argument(parser, "model, split, tokens (how many are predicted), loss (nats per "
+                              "token), perplexity and bits_per_byte, which may be null")
     add_special_argument(parser)
     add_data_dir_argument(parser)
 
@@ -46,17 +50,28 @@ def run(args):
     loss, n = evaluate_split(loaded.model, tokens, args.stride)
     if not math.isfinite(loss):
         raise UserError(f"the loss of {loaded.folder} on this text is {loss}: choose another model")
+    perplexity = math.exp(loss) if loss < 709.0 else math.inf       # exp(710) overflows
+    bits, reason = bits_per_byte(loss * n, loaded, tokens)
+    if args.json:
+        print_json(model=str(loaded.folder), split=split, tokens=n, loss=loss,
+                   perplexity=perplexity, bits_per_byte=bits)
+        return
     print(f"{loaded.folder}, {split}: {n:,} tokens predicted")
     print(f"loss           {loss:.4f} nats per token")
-    print(f"perplexity     {math.exp(loss) if loss < 709.0 else math.inf:.4f}")     # exp(710) overflows
-    print(f"bits per byte  {bits_per_byte(loss * n, loaded, tokens)}")
+    print(f"perplexity     {perplexity:.4f}")
+    print(f"bits per byte  {reason or f'{bits:.4f}'}")
 
 
 def bits_per_byte(nats, loaded, tokens):
-    """Return the loss in bits per byte of text, comparable between tokenizers; as text, or the reason why not."""
+    """Return the loss in bits per byte of text, comparable between tokenizers, and "".
+
+    If it is not defined, return None and the reason.
+    """
     count_bytes = loaded.tokenizer.count_bytes
     try:
         n_bytes = count_bytes(tokens) - count_bytes(tokens[:1])         # the first is not predicted
     except UserError as error:
-        return str(error)
-    return f"{nats / math.log(2) / n_bytes:.4f}" if n_bytes else "not defined, without any text"
+        return None, str(error)
+    if n_bytes == 0:
+        return None, "not defined, without any text"
+    return nats / math.log(2) / n_bytes, ""

@@ -16,6 +16,7 @@ import secrets
 from pathlib import Path
 
 from npgpt.checks import check_real, check_whole, writable_file
+from npgpt.cli.arguments import add_quiet_argument
 from npgpt.errors import UserError, one_line
 from npgpt.files import write_atomically
 from npgpt.study.exercises.bugs import bug_layers
@@ -72,6 +73,7 @@ def add_arguments(parser):
     class_.add_argument("folder", metavar="FOLDER", help="holds a folder for each student, or is that of one")
     class_.add_argument("--out", metavar="grades.csv", help="also write a row for each student and exercise")
     class_.add_argument("--json", metavar="results.json", help="also write what an autograder of Gradescope's writes")
+    add_quiet_argument(class_)
     for each in (check, class_):
         each.add_argument("--seed", type=int, metavar="N", help="repeat the random cases of another check")
         add_time_limit_argument(each)

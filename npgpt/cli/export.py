@@ -4,6 +4,7 @@ from npgpt.checkpoints.tensorfile import NAMES
 from npgpt.checkpoints.tokenizer_files import write_tokenizer
 from npgpt.checks import check_path
 from npgpt.cli.arguments import add_model_argument, load_given_model
+from npgpt.errors import remark
 from npgpt.files import new_folder
 
 
@@ -23,7 +24,7 @@ def run(args):
         loaded = load_given_model(args)
         loaded.model.save_pretrained(folder, args.dtype)
         write_tokenizer(loaded.tokenizer, loaded.folder, folder, loaded.model.config.block_size)
-    print(
+    remark(
         f"{args.out}: open it with transformers' GPT2LMHeadModel.from_pretrained, or npgpt's "
         "GPT.from_pretrained"
     )

@@ -16,8 +16,9 @@ import os
 import sys
 from collections import Counter
 
+from npgpt.cli.arguments import add_quiet_argument
 from npgpt.cli.exercise import add_time_limit_argument
-from npgpt.errors import UserError, describe, raised_at
+from npgpt.errors import UserError, describe, raised_at, remark
 from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, WRONG, best_check, table_text
 from npgpt.study.judge.child import check_layer
 from npgpt.study.lessons.setting import PLAIN, Setting
@@ -34,6 +35,7 @@ def add_arguments(parser):
                         help="of your file: x=4,5,6 for a shape, y=4:0..9 for integers below 9, p=4,5:0.1..0.9 for "
                              "numbers in a range, mask=4,5:constant for what has no gradient, eps=1e-5 for a value")
     add_time_limit_argument(parser)
+    add_quiet_argument(parser)
 
 
 def run(args):
@@ -45,8 +47,8 @@ def run(args):
     else:
         found, remarks = checked_lessons(args.layer)
     checks = [each for one in found for each in one]
-    for remark in remarks:
-        print(remark, file=sys.stderr)
+    for each in remarks:
+        remark(each, file=sys.stderr)
     for one in found:
         print(f"\n{table_text(one)}")
     print_summary(checks)
@@ -58,7 +60,7 @@ def checked_lessons(name):
     found, remarks = [], {}
     for lesson in chosen_lessons(name, EXACT if importlib.util.find_spec("mpmath") else PLAIN):
         try:
-            checks, remark = best_check(lesson)
+            checks, said = best_check(lesson)
         except ImportError:
             raise UserError(f'{lesson.name} needs SciPy: pip install "npgpt[study]"') from None
         except Exception as error:      # an edited line
@@ -67,7 +69,7 @@ def checked_lessons(name):
             place = f" ({os.path.basename(file)}, line {line})" if line else ""
             raise UserError(f"{lesson.name}{place}: {describe(error)}") from None
         found.append(checks)
-        remarks[remark] = None
+        remarks[said] = None
     return found, [*filter(None, remarks)]
 
 

@@ -6,7 +6,14 @@ import math
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import find_checkpoint, is_run, read_checkpoint, read_while_it_trains
 from npgpt.checks import check_whole
-from npgpt.cli.arguments import add_block_argument, add_model_arguments, given_fields
+from npgpt.cli.arguments import (
+    add_block_argument,
+    add_json_argument,
+    add_model_arguments,
+    add_quiet_argument,
+    given_fields,
+)
+from npgpt.cli.output import print_json
 from npgpt.devices import array_module
 from npgpt.engine.cpu import BY, cpu_kernels
 from npgpt.engine.memory import training_memory
@@ -26,6 +33,10 @@ def add_arguments(parser):
     parser.add_argument("--revision", help="branch, tag or commit of a model on the hub")
     parser.add_argument("--vocab-size", type=int, help="of a preset; by default its tokenizer's, or 65 for char")
     parser.add_argument("--batch-size", type=int, help="for the memory of a training step; by default the preset's")
+    add_json_argument(parser, "parameters (how many), shapes (of each), memory (bytes of a "
+                              "training step, in float32, with its batch_size, block_size and "
+                              "threads); of a run also step, best_loss and best_step")
+    add_quiet_argument(parser)
     add_block_argument(parser)
     add_model_arguments(parser)
 
@@ -54,15 +65,17 @@ def engines():
 def run(args):
     if args.model is not None and (args.preset or args.vocab_size or given_fields(args, MODEL_FIELDS)):
         raise UserError("a model has a fixed shape: give either a model, or a preset and flags")
-    block = read_block(args.block)
+    block, found = read_block(args.block), {}
     if args.model is not None and is_run(args.model):
         checkpoint = read_while_it_trains(
             args.model, lambda: read_checkpoint(find_checkpoint(args.model), block)
         )
         config = checkpoint.config
         batch_size = options_of(checkpoint).batch_size
-        print(f"{checkpoint.folder}: step {checkpoint.state['step']}, best loss "
-              f"{checkpoint.state['best_loss']:.4f} at step {checkpoint.state['best_step']}")
+        found = {name: checkpoint.state[name] for name in ("step", "best_loss", "best_step")}
+        if not args.json:
+            text = "{}: step {step}, best loss {best_loss:.4f} at step {best_step}"
+            print(text.format(checkpoint.folder, **found))
     elif args.model is not None:
         config, _ = open_model(find_model(args.model, args.revision), block)
         batch_size = 1
@@ -80,12 +93,17 @@ def run(args):
     check_whole("--batch-size", batch_size, 1)
 
     shapes = parameter_shapes(config)
+    threads = min(available_cores(), batch_size)
+    memory = training_memory(config, batch_size, threads)
+    if args.json:
+        print_json(**found, parameters=sum(map(math.prod, shapes.values())), shapes=shapes,
+                   memory=memory, batch_size=batch_size, block_size=config.block_size,
+                   threads=threads)
+        return
     for name, shape in shapes.items():
         print(f"{name:<28} {' x '.join(map(str, shape)):>16} {math.prod(shape):>14,}")
     print(f"{'all parameters':<28} {'':>16} {sum(map(math.prod, shapes.values())):>14,}")
-    threads = min(available_cores(), batch_size)
     print(f"\nmemory, float32, batch {batch_size} x {config.block_size} tokens, {threads} thread{'s' * (threads > 1)}")
-    memory = training_memory(config, batch_size, threads)
     for part, size in {**memory, "in training, about": sum(memory.values())}.items():
         print(f"{part:<28} {size / 2**20:>14,.1f} MiB")
     print("\nengines on this machine")

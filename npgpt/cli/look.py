@@ -1,7 +1,7 @@
 """Write a page about a model on a text: attention, logit lens, and gradients (needs the extra "study")."""
 
 from npgpt.checks import writable_file
-from npgpt.cli.arguments import add_block_argument
+from npgpt.cli.arguments import add_block_argument, add_quiet_argument
 from npgpt.cli.study import RUN, chosen_model, write_page
 from npgpt.study.page.page import require_extra, study_page
 from npgpt.study.page.whole_model import MOST_TOKENS, study_model
@@ -14,6 +14,7 @@ def add_arguments(parser):
                                                  f"hub; by default the run in {RUN}, or tiny, which comes with npgpt")
     parser.add_argument("--prompt", required=True, help=f"the text that the model reads, 2 to {MOST_TOKENS} tokens")
     add_block_argument(parser)
+    add_quiet_argument(parser)
     parser.add_argument("--out", help=f"the file to write; by default {FILE}")
 
 

@@ -10,6 +10,7 @@ import sys
 import warnings
 
 import npgpt
+from npgpt import errors
 from npgpt.cli.output import say, set_encoding
 from npgpt.cli.processes import end_if_failed, is_connected, is_first, launched
 from npgpt.errors import UserError, one_line
@@ -105,6 +106,7 @@ def main(arguments=None):
                 "only `npgpt train --kernels xla` runs in several processes: start this "
                 "without mpiexec or srun"
             )
+        errors.quiet = getattr(args, "quiet", False)
         from npgpt.engine.memory import keep_freed_memory, out_of_memory
 
         keep_freed_memory()
@@ -134,7 +136,7 @@ def main(arguments=None):
 
 
 def parse(arguments):
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if arguments[:1] == ["exercise"] and arguments[1:] and arguments[1].endswith(".py"):
         arguments = ["exercise", "file", *arguments[1:]]
     parser = Parser(prog="npgpt", description="GPT-2 from scratch in NumPy, with every gradient written by hand.")

@@ -1,6 +1,8 @@
 """What commands print: the encoding of it, and a reader of it that goes away."""
 
 import errno
+import json
+import math
 import os
 import sys
 
@@ -21,6 +23,12 @@ def set_encoding(name):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     elif stream is sys.stdout:
         stream.reconfigure(errors="replace")
+
+
+def print_json(**fields):
+    """Print one line of JSON, in which an infinite number is null."""
+    plain = {name: None if value == math.inf else value for name, value in fields.items()}
+    print(json.dumps(plain))
 
 
 def say(line):

@@ -67,7 +67,7 @@ def continuations(model, tokenizer, prompt, n=1, stop=None, special=True, **samp
     stop: the text before which each of them ends. special: of the prompt, as in `encode`. sampling:
     arguments of `GPT.stream`. Raises UserError if the prompt has no tokens.
     """
-    ids = tokenizer.encode(prompt, special).astype(np.int64)
+    ids = tokenizer.encode(prompt, special)
     if len(ids) == 0:
         raise UserError("the prompt is empty: give at least one character, or leave --prompt out for a new line")
     columns = model.stream(np.tile(ids, (n, 1)), **sampling, eos_token_id=tokenizer.eos_token_id)

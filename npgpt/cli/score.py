@@ -6,7 +6,13 @@ import sys
 import numpy as np
 
 from npgpt.arrays import to_host
-from npgpt.cli.arguments import add_model_argument, add_special_argument, load_given_model
+from npgpt.cli.arguments import (
+    add_json_argument,
+    add_model_argument,
+    add_special_argument,
+    load_given_model,
+)
+from npgpt.cli.output import print_json
 from npgpt.cli.screen import style
 from npgpt.data.batches import windows
 from npgpt.data.corpora import read_text
@@ -21,6 +27,9 @@ def add_arguments(parser):
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--text", help="the text")
     text.add_argument("--file", help="a file of text in UTF-8")
+    add_json_argument(parser, "model, tokens (how many are scored), loss (nats per token), "
+                              "perplexity, and in scores the id, text and nats of each token (null "
+                              "for the first)")
     add_special_argument(parser)
 
 
@@ -28,10 +37,18 @@ def run(args):
     text = read_text(args.file) if args.text is None else args.text
     loaded = load_given_model(args)
     tokens = loaded.tokenizer.encode(text, args.special)
-    bits = surprise(loaded.model, tokens)
+    nats = surprise(loaded.model, tokens)
+    bits = nats / math.log(2.0)
     if not np.isfinite(bits).all():
         raise UserError(f"the loss of {loaded.folder} on this text is not finite: choose another model")
     texts = [loaded.tokenizer.decode([token]) for token in tokens]
+    perplexity = float(np.exp2(bits.mean()))
+    if args.json:
+        rows = zip(tokens.tolist(), texts, [None, *nats.tolist()], strict=True)
+        scores = [{"id": token, "text": text, "nats": each} for token, text, each in rows]
+        print_json(model=str(loaded.folder), tokens=len(nats), loss=float(nats.mean()),
+                   perplexity=perplexity, scores=scores)
+        return
     if sys.stdout.isatty() and style(colour_code(0.0), "x") != "x":
         print(painted(texts[0], None) + "".join(map(painted, texts[1:], bits)) + "\n")
         steps = range(0, BITS * len(COLOURS), BITS)
@@ -39,18 +56,22 @@ def run(args):
     else:
         for text, each in zip(texts, [None, *bits], strict=True):
             print(f"{'-' if each is None else f'{each:.2f}':>8}  {printable(text)}")
-    print(f"{len(bits):,} tokens after the first: {bits.sum():.2f} bits, perplexity {np.exp2(bits.mean()):.4f}")
+    print(f"{len(bits):,} tokens after the first: {bits.sum():.2f} bits, "
+          f"perplexity {perplexity:.4f}")
 
 
 def surprise(model, tokens):
-    """Return -log2 of the probability of each token but the first, with at least half a context before it."""
+    """Return -log of the probability of each token but the first, in nats.
+
+    It has at least half a context before it.
+    """
     T = model.config.block_size
-    bits = []
+    nats = []
     # y is -1 for tokens that have been scored.
     for x, y in windows(tokens, T + 1, max(1, T // 2)):
         scores = to_host(model.score(np.append(x, y[-1:])[None]))[0]
-        bits.append(scores[y != IGNORE_INDEX].astype(np.float64) / -math.log(2.0))
-    return np.concatenate(bits)
+        nats.append(-scores[y != IGNORE_INDEX].astype(np.float64))
+    return np.concatenate(nats)
 
 
 def colour_code(bits):

@@ -15,9 +15,9 @@ import webbrowser
 from npgpt.checkpoints.load import TINY
 from npgpt.checkpoints.run import step_folders
 from npgpt.checks import writable_file
-from npgpt.cli.arguments import add_block_argument
+from npgpt.cli.arguments import add_block_argument, add_quiet_argument
 from npgpt.cli.exercise import own_pairs
-from npgpt.errors import UserError
+from npgpt.errors import UserError, remark
 from npgpt.files import write_atomically
 from npgpt.loading import load
 from npgpt.study.lessons.table import chosen_lessons, is_file
@@ -37,6 +37,7 @@ def add_arguments(parser):
                                              "by default tiny, which comes with npgpt, or with --open the run in "
                                              f"{RUN}, if it exists")
     add_block_argument(parser)
+    add_quiet_argument(parser)
     parser.add_argument("--prompt", default=PROMPT,
                         help=f"the text that the model reads, 2 to {MOST_TOKENS} tokens; by default a line of Hamlet")
     parser.add_argument("--out", help=f"the file to write; by default {FILE}")
@@ -69,7 +70,7 @@ def run(args):
 def write_page(out, page, follow):
     """Write a page, bytes, and print its size. follow: if `out` is a link, write to its target."""
     write_atomically(out, page, follow=follow)
-    print(f"{out}: {len(page) / 1e6:.2f} MB")
+    remark(f"{out}: {len(page) / 1e6:.2f} MB")
 
 
 def chosen_model(checkpoint, block, or_run):

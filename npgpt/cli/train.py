@@ -26,6 +26,7 @@ from npgpt.cli.arguments import (
     add_device_arguments,
     add_field_arguments,
     add_model_arguments,
+    add_quiet_argument,
     add_special_argument,
     given_fields,
 )
@@ -39,7 +40,7 @@ from npgpt.data.dataset import tokenizer_of
 from npgpt.data.tokenizers import is_called
 from npgpt.devices import array_module
 from npgpt.display import tqdm
-from npgpt.errors import BackwardError, UserError, one_line
+from npgpt.errors import BackwardError, UserError, one_line, remark
 from npgpt.loading import load_model
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
@@ -74,6 +75,7 @@ def add_arguments(parser):
     again = run.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="continue the run in --out-dir from its last checkpoint")
     again.add_argument("--overwrite", action="store_true", help="delete the run in --out-dir and start a new one")
+    add_quiet_argument(run)
     data = parser.add_argument_group("the data")
     data.add_argument("--corpus", help=f"{', '.join(CORPORA)}, a UTF-8 text file, a folder with token files (see npgpt "
                                        'data), or a .jsonl file with a {"prompt": …, "completion": …} in each line, of '
@@ -167,9 +169,9 @@ def begin(args, backwards, stack):
     if not args.resume and is_first():
         stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
         check_out_dir(args)
-    print(f"model: {trainer.model}")
-    print(f"data: {describe_split(trainer, 'train')} to train on, "
-          f"{describe_split(trainer, 'val')} to validate")
+    remark(f"model: {trainer.model}")
+    remark(f"data: {describe_split(trainer, 'train')} to train on, "
+           f"{describe_split(trainer, 'val')} to validate")
     return trainer
 
 
@@ -177,7 +179,9 @@ def print_end(trainer, args, backwards, finished):
     """Print what has become of a run. Raises OSError if nobody can read it."""
     if finished:
         picture = draw_if_possible(args.out_dir) if is_first() else ""
-        print_result(trainer, args.out_dir, picture, backwards)
+        print_result(trainer, args.out_dir, picture)
+        if not args.quiet:
+            print_sample(trainer, backwards)
     else:
         command = resume_command(args)
         print(f"stopped at step {trainer.step}, saved; continue with: {command}")
@@ -218,11 +222,12 @@ def trainer_of(run, args, backwards):
         from npgpt.study.judge.own_backward import use
 
         use(backwards, run.model)
-        print(backwards.summary(), flush=True)
+        remark(backwards.summary(), flush=True)
     trainer_type = Trainer if launched()[0] == 1 else OneOfMany
     out_dir = args.out_dir if is_first() else None
     trainer = trainer_type(run.model, run.train_tokens, run.val_tokens, run.options, out_dir,
-                           run.tokenizer, run.corpus_name, on_evaluation=print_line)
+                           run.tokenizer, run.corpus_name,
+                           on_evaluation=None if args.quiet else print_line)
     if run.checkpoint:
         trainer.restore(run.checkpoint)
         if is_first():
@@ -230,7 +235,7 @@ def trainer_of(run, args, backwards):
                 # after a kill between a save and its clean-up
                 keep_only(args.out_dir, {trainer.step, trainer.best_step})
             drop_metrics_after(args.out_dir, trainer.step)
-            print(f"resuming {run.checkpoint.folder} at step {trainer.step}")
+            remark(f"resuming {run.checkpoint.folder} at step {trainer.step}")
             print_changes(trainer, options_of(run.checkpoint), args)
     return trainer
 
@@ -240,11 +245,11 @@ def print_changes(trainer, saved, args):
     step, options = trainer.step, trainer.options
     if step >= options.max_iters:
         end = f"max_iters is {options.max_iters}"
-        print(f"nothing is left to train: {end}; to go on, raise --max-iters")
+        remark(f"nothing is left to train: {end}; to go on, raise --max-iters")
     before, now = (learning_rate(step, each.learning_rate, each.min_lr, each.warmup_iters,
                                  each.last_decay_step) for each in (saved, options))
     if now != before and not RATE_FIELDS & vars(args).keys():
-        print(
+        remark(
             f"the learning rate jumps from {before:.3g} to {now:.3g}, because its decay now ends "
             f"at step {options.last_decay_step} instead of {saved.last_decay_step}: to keep it, "
             f"add --lr-decay-iters {saved.last_decay_step}"
@@ -279,10 +284,16 @@ def draw_if_possible(out_dir):
         return f"\nno loss curve: {one_line(error)}"
 
 
-def print_result(trainer, out_dir, picture, backwards):
-    """Print the result of the training, and a sample. backwards: the learner's `Backwards`, or None."""
+def print_result(trainer, out_dir, picture):
+    """Print the result of the training."""
     best = "best validation loss" if "val" in trainer.crops else "train loss"
-    print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}{picture}\n")
+    print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; "
+          f"checkpoints in {out_dir}{picture}")
+
+
+def print_sample(trainer, backwards):
+    """Print a text of the trained model. backwards: the learner's `Backwards`, or None."""
+    print()
     if backwards:
         print("the text of a model that your functions have trained:\n")
     try:
@@ -313,7 +324,7 @@ def plan(args):
     corpus = open_corpus(args.corpus, args.data_dir)
     if corpus.text is None and "val_fraction" in given:
         raise UserError("--val-fraction divides a text, and token files are divided: give it to `npgpt data prepare`")
-    print(f"corpus: {corpus.reason}", flush=True)
+    remark(f"corpus: {corpus.reason}", flush=True)
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
     if args.init_from:
         model, tokenizer = pretrained_model(args, options, model_fields)

@@ -16,7 +16,7 @@ from npgpt.files import new_folder
 def tokenize_corpus(
     corpus: Corpus, tokenizer: Tokenizer, val_fraction: float = 0.1, special: bool = True
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return (train, validation) tokens of a corpus with a text, uint16; documents are packed.
+    """Return (train, validation) tokens of a corpus with a text, int64; documents are packed.
 
     val_fraction: the share for validation, cut off where nanoGPT does; with 0, validation is None.
     special: as in the tokenizer's `encode`. Both are encoded separately, so that no token crosses
@@ -48,7 +48,7 @@ def encode(part, corpus, tokenizer, special):
     ending, end_ids = (corpus.separator, []) if end is None else ("", [end])
     pieces = [piece for prompt, completion in part for piece in (
         tokenizer.encode(prompt, special), tokenizer.encode(completion + ending, special), end_ids)]
-    tokens = np.concatenate([*pieces, []], dtype=np.uint16, casting="unsafe")
+    tokens = np.concatenate([*pieces, []], dtype=np.int64, casting="unsafe")
     sizes = np.array([*map(len, pieces)], dtype=np.int64)
     masked = np.repeat(np.arange(len(pieces)) % 3 == 0, sizes)
     return np.ma.array(tokens, mask=masked) if masked.any() else tokens

@@ -49,7 +49,7 @@ class HFTokenizer(Tokenizer):
     config: the contents of transformers' tokenizer_config.json, which names its "eos_token", … .
     `batch` adds the special tokens that the tokenizer.json adds to a text, such as [CLS] and [SEP];
     `encode` adds none. The methods raise UserError if the library (the extra "hf") is missing or
-    fails; the constructor also if the ids exceed uint16.
+    fails; the constructor also if the ids do not fit into token files.
     """
 
     kind = "hf"
@@ -98,9 +98,9 @@ class HFTokenizer(Tokenizer):
 
     @one_line_errors()
     def encode(self, text: str, special: bool = False) -> np.ndarray:
-        """Return the ids of `text`, uint16 1-D. special: read special tokens in it as tokens."""
+        """Return the ids of `text`, int64 1-D. special: read special tokens in it as tokens."""
         self._library.encode_special_tokens = not special
-        return np.array(self._library.encode(text, add_special_tokens=False).ids, dtype=np.uint16)
+        return np.array(self._library.encode(text, add_special_tokens=False).ids, dtype=np.int64)
 
     @one_line_errors()
     def encode_row(self, text, length):

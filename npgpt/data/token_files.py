@@ -20,6 +20,7 @@ LLM_C = (20240520).to_bytes(4, "little")        # begins llm.c's token files
 class TokenFile:
     """The tokens in a file, little-endian uint16 as in nanoGPT. It has a length, and slices are read on demand.
 
+    Differences of uint16 wrap: compute with `file[:100].astype(np.int64)`.
     Raises UserError if the file is missing, empty, not regular, or has an odd size, and later if it became shorter:
     a memory map would end the process then.
     """

@@ -16,7 +16,7 @@ class Tokenizer:
 
     kind: str | None = None
     vocab_size: int
-    encode: Callable[..., np.ndarray]           # (text, special=False) -> ids, uint16 1-D
+    encode: Callable[..., np.ndarray]           # (text, special=False) -> ids, int64 1-D
     decode_bytes: Callable[[ArrayLike], bytes]
     eos_token_id: int | None = None     # the id that ends a document, if there is one
     pad_token_id: int | None = None  # the id that pads a batch, if there is one

@@ -1,6 +1,7 @@
 """From text to token ids and back: characters, bytes, GPT-2's byte pair encoding, any tokenizer.json.
 
-All ids are uint16, the type of nanoGPT's token files. A tokenizer is saved as JSON beside a checkpoint.
+All ids are int64, and small enough for the uint16 of nanoGPT's token files. A tokenizer is saved as
+JSON beside a checkpoint.
 """
 
 import functools
@@ -39,9 +40,9 @@ class CharTokenizer(Tokenizer):
         return cls("".join(sorted(set(text))))
 
     def encode(self, text: str, special: bool = False) -> np.ndarray:
-        """Return the ids of `text`, uint16 1-D. Raises UserError for an unknown character."""
+        """Return the ids of `text`, int64 1-D. Raises UserError for an unknown character."""
         try:
-            return np.fromiter(map(self._ids.__getitem__, text), np.uint16, len(text))
+            return np.fromiter(map(self._ids.__getitem__, text), np.int64, len(text))
         except KeyError as error:
             char = error.args[0]
             raise UserError(f"character {char!r} (U+{ord(char):04X}) at position {text.index(char)} is unknown to this "
@@ -62,8 +63,8 @@ class ByteTokenizer(Tokenizer):
     vocab_size = 256
 
     def encode(self, text: str, special: bool = False) -> np.ndarray:
-        """Return the ids of `text`, uint16 1-D."""
-        return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8).astype(np.uint16)
+        """Return the ids of `text`, int64 1-D."""
+        return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8).astype(np.int64)
 
     def decode_bytes(self, ids):
         """Return 1-D token ids as bytes. Raises UserError for ids outside the vocabulary."""
@@ -94,10 +95,10 @@ class GPT2Tokenizer(Tokenizer):
                             "stored it") from error
 
     def encode(self, text: str, special: bool = False) -> np.ndarray:
-        """Return the ids of `text`, uint16 1-D. special: read "<|endoftext|>" as a token."""
+        """Return the ids of `text`, int64 1-D. special: read "<|endoftext|>" as a token."""
         allowed = {*self.special} if special else set()
         ids = self._encoding.encode(text, allowed_special=allowed, disallowed_special=())
-        return np.array(ids, dtype=np.uint16)
+        return np.array(ids, dtype=np.int64)
 
     def decode_bytes(self, ids):
         """Return the bytes of 1-D token ids, which may end inside a character. Raises UserError for ids outside."""

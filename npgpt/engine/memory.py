@@ -33,7 +33,7 @@ def training_memory(config, batch_size, threads, itemsize=4, micro_batches=1, tr
     return {
         "parameters": parameters * itemsize,
         "gradients": parameters * sets * itemsize,
-        "AdamW's two moments": 2 * (trained or parameters) * itemsize,
+        "moments": 2 * (trained or parameters) * itemsize,
         "activations": activations * itemsize,
     }
 

@@ -75,10 +75,12 @@ def aligned_zeros(size, dtype):
 class Parameters(Mapping[str, np.ndarray]):
     """A mapping name -> array whose values are views of one contiguous array, `flat`.
 
-    Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. With a tied head, `params["lm_head.weight"]` is
-    an alias of `wte.weight`. `tree` has the same views, nested by the dots of their names. The matrices come first in
-    `flat`, so that weight decay applies to `flat[:n_matrix]`, and frozen parameters last: only those of `trained`, in
-    `flat[:n_trained]`, have gradients and moments of AdamW.
+    Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. With a tied head,
+    "lm_head.weight" is in it, as an alias of "wte.weight"; iteration, `len` and gradients have each
+    array once, as torch's `parameters()`. `tree` has the same views, nested by the dots of their
+    names. The matrices come first in `flat`, so that weight decay applies to `flat[:n_matrix]`, and
+    frozen parameters last: only those of `trained`, in `flat[:n_trained]`, have gradients and
+    moments of AdamW.
     """
 
     def __init__(self, config: GPTConfig, dtype: str | np.dtype = "float32", xp: ModuleType = np,
@@ -124,9 +126,6 @@ class Parameters(Mapping[str, np.ndarray]):
                     f"{name} has shape {view.shape}, but the value has shape {new.shape}"
                 )
             view[...] = new
-
-    def __contains__(self, name):
-        return name in self.shapes
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)

@@ -135,6 +135,10 @@ class AdamW:
         # Running means of the gradient and of its square.
         self.m, self.v = params.zeros_like(), params.zeros_like()
 
+    def __repr__(self):
+        decay = f"weight_decay={self.weight_decay:g}"
+        return f"AdamW(lr={self.lr:g}, betas={self.betas}, {decay}, step {self.t:,})"
+
     def step(
         self,
         grads: Mapping[str, np.ndarray],

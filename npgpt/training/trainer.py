@@ -14,7 +14,7 @@ from npgpt.data.tokenizers import NoTokenizer
 from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.memory import check_training_memory
 from npgpt.engine.trial import check_trained
-from npgpt.errors import NotFiniteError, UserError
+from npgpt.errors import NotFiniteError, UserError, remark
 from npgpt.interrupts import calling_on_signals
 from npgpt.model.block import GPT2
 from npgpt.training.adamw import AdamW
@@ -71,7 +71,7 @@ class Trainer:
             self.crops["val"] = Crops(val_tokens, self.crop_length, NAMES["val"])
         for split, crops in self.crops.items():
             if crops.length < self.crop_length:
-                print(
+                remark(
                     f"the {NAMES[split]} split has {crops.length + 1} tokens, so its crops have "
                     f"{crops.length} instead of {self.crop_length}"
                 )
@@ -92,6 +92,11 @@ class Trainer:
         state = checkpoint.state
         self.step = self.saved_step = state["step"]
         self.best_step, self.best_loss = state["best_step"], state["best_loss"]
+
+    def __repr__(self):
+        steps = f"step {self.step:,} of {self.options.max_iters:,}"
+        best = f"best loss {self.best_loss:.4f}"
+        return f"Trainer({self.model}, {steps}, {best}, out_dir={self.out_dir})"
 
     def run(self, progress: bool | None = None) -> bool:
         """Train to `max_iters`, or until Ctrl-C, SIGTERM or SIGHUP, and save. Return True if it

@@ -26,10 +26,12 @@ def test_answers_are_packed_and_their_prompts_masked(eos, ending):
     both, none = tokenize_corpus(corpus, tokenizer, 0)
     assert (
         none is None
-        and both.dtype == np.uint16
+        and both.dtype == np.int64
         and both.data.tolist() == [*b"abc", *ending, *b"de", *ending]
     )
     assert np.flatnonzero(both.mask).tolist() == [0, 1]
+    kept, _ = open_tokens(tokenizer, corpus, 0)         # as a command keeps them in memory
+    assert kept.dtype == np.uint16 and kept.tolist() == both.tolist()
 
 
 @pytest.mark.parametrize(("fraction", "boundary"), [(0.1, 18), (0.5, 10), (0.85, 3)])

@@ -37,7 +37,7 @@ def test_word_pieces_and_special_tokens_in_a_text(bpe, bert):
         assert tokenizer.eos_token_id not in tokenizer.encode(text)
         assert tokenizer.decode([tokenizer.eos_token_id]) == text
     ids = bert.encode("To be, or NOT to be: the mind")
-    assert ids.dtype == np.uint16 and len(ids) > 4      # neither truncated nor padded
+    assert ids.dtype == np.int64 and len(ids) > 4      # neither truncated nor padded
     assert not set(ids.tolist()) & {0, 2, 3}            # and without [CLS] and [SEP]
     assert bert.decode(ids) == "to be, or not to be [UNK] the mind"
     assert (bert.vocab_size, bert.eos_token_id) == (70, 3)

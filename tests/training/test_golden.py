@@ -99,7 +99,12 @@ def test_fingerprints():
     for tokens, expected in (
             (MANY[:100], "f9b89b8ad13cc72ad2cfa6da96be4961c81a79cd8dd03fde6e29260ecf1075bf"),
             (MANY, "a35403311df6c3b4b95481041033f9ead887970f1b169333f16920a3af4b5156")):
-        assert fingerprint(tokens) == expected
+        wide = tokens.astype(np.int64)          # what `encode` returns, which was uint16
+        assert fingerprint(tokens) == fingerprint(wide) == expected
+        for at in (0, -1):
+            other = wide.copy()
+            other[at] += 2**16
+            assert fingerprint(other) != expected
 
 
 @pytest.mark.parametrize(("tokens", "sampling", "expected"), [

@@ -129,6 +129,28 @@ def test_invalid_epochs(tmp_path):
         trainer_of(tmp_path, epochs=2**31 - 1)
 
 
+def test_what_trains_shows_itself_in_a_line(tmp_path):
+    trainer = trainer_of(tmp_path / "out")
+    begun = f"{trainer.model}, step 0 of 6, best loss inf, out_dir={tmp_path / 'out'}"
+    assert repr(trainer) == f"Trainer({begun})"
+    trainer.run()
+    assert f", step 6 of 6, best loss {trainer.best_loss:.4f}, " in repr(trainer)
+    lr = f"lr={trainer.optimizer.lr:g}"
+    assert repr(trainer.optimizer) == f"AdamW({lr}, betas=(0.9, 0.99), weight_decay=0.1, step 6)"
+
+
+def test_a_run_of_encoded_tokens_is_resumed_by_the_command(npgpt, text_file, tmp_path):
+    """The command reads the same tokens as uint16."""
+    text = text_file.read_text()
+    tokenizer = CharTokenizer.from_text(text)
+    splits = map(tokenizer.encode, (text[:int(len(text) * 0.9)], text[int(len(text) * 0.9):]))
+    size = {"block_size": 8, "n_layer": 1, "n_head": 1, "n_embd": 8}
+    model = GPT(GPTConfig(vocab_size=tokenizer.vocab_size, **size))
+    options = TrainOptions(max_iters=2, eval_iters=1)
+    Trainer(model, *splits, options, tmp_path / "out", tokenizer, str(text_file)).run()
+    assert npgpt("train", "--resume", "--max-iters", 3)[0] == 0
+
+
 def test_the_fingerprint_covers_what_is_masked():
     mask = ANSWERS.mask
     others = [ANSWERS, TOKENS + 1, np.ma.array(TOKENS, mask=False), np.ma.array(TOKENS, mask=~mask),

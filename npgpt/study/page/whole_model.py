@@ -68,7 +68,7 @@ def in_block(activations, i, name):
 
 def prompt_ids(model, tokenizer, prompt):
     """Return the tokens of a text, int64 (T,). Raises UserError for too few or too many."""
-    ids = tokenizer.encode(prompt, special=True).astype(np.int64)
+    ids = tokenizer.encode(prompt, special=True)
     most = min(MOST_TOKENS, model.config.block_size)
     if len(ids) < 2:
         raise UserError(f"the prompt has {len(ids)} tokens: use at least two, one to read and one to predict")
