@@ -89,9 +89,7 @@ def save_checkpoint(out_dir: Path, step: int, model, optimizer, tokenizer: Token
         try:
             unfinished.mkdir()
             save_tensors(unfinished / "model.safetensors", {"": model.params})
-            moments = getattr(optimizer, "moments", {})     # without them, the file has no tensors
-            save_tensors(unfinished / "optimizer.safetensors",
-                         {f"{kind}.": arrays for kind, arrays in moments.items()})
+            save_tensors(unfinished / "optimizer.safetensors", moments_of(optimizer))
             write_json(unfinished / "config.json", config_to_fields(model.config, str(model.params.dtype)), 2)
             save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
             sha256 = {path.name: digest(path) for path in sorted(unfinished.iterdir())}
@@ -194,6 +192,11 @@ def read_state(folder: Path) -> dict:
             if in_range and is_real(best_loss) and sha256.keys() == FILES - {"state.json"}:     # only these are read
                 return state
     raise UserError(f"{path} is from another version of npgpt, or {DAMAGED}")
+
+
+def moments_of(optimizer):
+    """Return the moments of an optimizer by the prefix of their names; none if it has none."""
+    return {f"{kind}.": arrays for kind, arrays in getattr(optimizer, "moments", {}).items()}
 
 
 def save_tensors(path, sources):

@@ -10,7 +10,7 @@ from npgpt.arrays import is_on_host
 from npgpt.checks import check_choice, check_real, require, shown
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.update import update_slices
-from npgpt.errors import NotFiniteError, UserError
+from npgpt.errors import NotFiniteError
 from npgpt.model.parameters import Parameters, matching
 from npgpt.training.optimizer import restore_optimizer
 
@@ -54,7 +54,7 @@ class AdamWStep(NamedTuple):
     """One step, which an engine applies to all parameters in parts.
 
     lr to weight_decay: as in `adamw_update`. decaying: the names of the parameters that decay.
-    factors: pairs (name, factor of its learning rate), without those of factor 1.
+    factors: pairs (name, factor of its learning rate), for others it is 1.
     rule: `adamw_update`, or what an engine has compiled from it.
     """
 
@@ -66,7 +66,7 @@ class AdamWStep(NamedTuple):
     weight_decay: float
     decaying: frozenset
     max_norm: float | None
-    factors: tuple[tuple[str, float], ...] = ()
+    factors: tuple = ()
     rule: Callable = adamw_update
 
     def clip(self, norm):
@@ -100,14 +100,10 @@ def factors_of(names, groups):
     factors = {}
     for pattern, factor in groups.items():
         check_real(f"the factor of {shown(pattern)}", factor)
-        found = matching(names, str(pattern))
-        if not found:
-            raise UserError(
-                f"groups has {shown(pattern)}, but there is no such parameter to train: "
-                "`npgpt info` lists them all"
-            )
+        found = matching(names, pattern)
+        require("each pattern in groups", pattern, found, "of parameters that are trained")
         factors |= dict.fromkeys(found, float(factor))
-    return tuple((name, factor) for name, factor in factors.items() if factor != 1.0)
+    return tuple(factors.items())
 
 
 class AdamW:

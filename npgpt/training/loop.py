@@ -16,6 +16,7 @@ from npgpt.training.options import TrainOptions
 
 BATCHES = 0         # the stream of random numbers that batches are drawn with; dropout has another one
 
+Schedule = Callable[[int], float]
 Batches = Callable[[int], tuple[ArrayLike, ArrayLike]]
 Loss = Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray]]
 
@@ -54,13 +55,16 @@ def loss_and_grads(engine, batches, rngs, own_loss):
     """Return the loss of micro-batches and its gradients: the mean over all their targets, but of
     a loss of one's own the mean over the micro-batches.
     """
-    if own_loss is None:
-        count = sum(counted(targets) for _, targets in batches)
-        of_one_shape = itertools.groupby(zip(batches, rngs, strict=True), lambda each: each[0][0].shape)
-        parts = [engine.loss_and_grads(*zip(*each, strict=True), count) for _, each in of_one_shape]
+    drawn = zip(batches, rngs, strict=True)
+    if own_loss:
+        parts = []
+        for (idx, targets), rng in drawn:
+            share = share_of(own_loss, targets, len(batches))
+            parts.append(engine.own_loss(share, idx, rng, None))
     else:
-        parts = [engine.own_loss(share_of(own_loss, targets, len(batches)), idx, rng, None)
-                 for (idx, targets), rng in zip(batches, rngs, strict=True)]
+        count = sum(counted(targets) for _, targets in batches)
+        same_shapes = itertools.groupby(drawn, lambda each: each[0][0].shape)
+        parts = [engine.loss_and_grads(*zip(*each, strict=True), count) for _, each in same_shapes]
     if len(parts) == 1:
         return parts[0]
     total, grads = 0.0, None
@@ -72,11 +76,7 @@ def loss_and_grads(engine, batches, rngs, own_loss):
 
 def share_of(own_loss, targets, n):
     """Return a function logits -> loss / n, dlogits / n."""
-    def function(logits):
-        loss, dlogits = own_loss(logits, targets)
-        return loss / n, dlogits / n
-
-    return function
+    return lambda logits: tuple(each / n for each in own_loss(logits, targets))
 
 
 def batch_starts(crops, options: TrainOptions, step: int, i: int) -> np.ndarray:

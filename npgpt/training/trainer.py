@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from npgpt.checkpoints.run import (
     read_checkpoint,
     save_checkpoint,
 )
-from npgpt.checks import check_real, require
 from npgpt.data.batches import Crops, Tokens
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import NoTokenizer
@@ -31,20 +29,13 @@ from npgpt.model.batch import check_batch
 from npgpt.model.block import GPT2
 from npgpt.training.adamw import AdamW
 from npgpt.training.evaluation import mean_loss
-from npgpt.training.loop import Batches, Loss, batch_starts, train_step
+from npgpt.training.loop import Batches, Loss, Schedule, batch_starts, train_step
 from npgpt.training.metrics import append_metrics, drop_metrics_after
 from npgpt.training.optimizer import Optimizer, restore_optimizer
 from npgpt.training.options import TrainOptions
 
 NAMES = {"train": "train", "val": "validation"}     # of the splits, in what is printed
-# The functions that a user gives, and what they are called with.
-CALLS = {
-    "schedule": ("step",),
-    "batches": ("number",),
-    "loss": ("logits", "targets"),
-    "on_evaluation": ("trainer", "losses"),
-}
-OWN = "optimizer", "schedule", "batches", "loss"     # what only a run in Python can have
+OWN = "groups", "schedule", "batches", "loss"       # what only a run in Python can have
 
 
 def check_causal(config):
@@ -52,17 +43,6 @@ def check_causal(config):
     if not config.causal:
         raise UserError("a model with causal=False sees the next token, which it would have to predict: train it in "
                         "Python on other targets, with loss_and_grads and AdamW.step, or Trainer(batches=…)")
-
-
-def check_function(name, function, arguments):
-    """Raise UserError unless something can be called with positional arguments."""
-    try:
-        right = bool(inspect.signature(function).bind(*arguments))
-    except ValueError:          # C functions may have no signature
-        right = True
-    except TypeError:
-        right = False
-    require(name, function, right, f"a function of {', '.join(arguments)}")
 
 
 class Trainer:
@@ -89,18 +69,18 @@ class Trainer:
         n gradient_accumulation_steps, step s reads the numbers s n to s n + n - 1. The same number
         must give the same batch again: a resumed run asks for its next ones, and the train loss of
         each evaluation is the mean over eval_iters of them, taken evenly from all max_iters steps.
-        Checkpoints cannot tell whether it is the same function.
     loss: a function, logits (B, T, V) and targets (B, T) -> loss, dlogits, which is trained on
         instead of the cross-entropy, as the mean over micro-batches. Evaluations and the best
         checkpoint are of the cross-entropy.
     Raises UserError for invalid values, too few tokens, or a step that does not fit into this
     machine's memory.
 
-    Between runs you may set `options`, `schedule`, `batches`, `loss`, `on_evaluation`, `optimizer`
-    and `step`, the steps taken. `schedule` is a function or None, for the optimizer's own lr; with
-    a function it sets `optimizer.lr` in each step. The optimizer keeps the betas, eps and
-    weight_decay that it was made with: set its own. A run with such functions, groups or optimizer
-    continues in Python: make the same Trainer, then `restore(out_dir)`.
+    Between runs, and in on_evaluation, you may set `options`, `schedule` (a function, or None for
+    the options' rate), `batches`, `loss`, `on_evaluation`, and `step`, the steps taken. Each step
+    sets the lr of an AdamW to its schedule's. The other options of AdamW count only when it is
+    made: later, set `optimizer.betas`, `eps` and `weight_decay`.
+    A run with functions, groups or an optimizer of your own continues in Python: make the same
+    Trainer, then `restore(out_dir)`. Its checkpoints cannot tell if a function is the same.
 
     Every random number comes from a generator seeded with (seed, stream, step, …). So the seed and
     the step determine all random streams and the position in the data, and a resumed run continues
@@ -108,8 +88,6 @@ class Trainer:
     """
 
     optimizer: Optimizer
-    schedule: Callable[[int], float] | None
-    batches: Batches
 
     def __init__(
         self,
@@ -123,7 +101,7 @@ class Trainer:
         on_evaluation: Callable[["Trainer", dict[str, float]], object] | None = None,
         *,
         optimizer: Optimizer | None = None,
-        schedule: Callable[[int], float] | None = None,
+        schedule: Schedule | None = None,
         groups: Mapping[str, float] | None = None,
         batches: Batches | None = None,
         loss: Loss | None = None,
@@ -134,7 +112,8 @@ class Trainer:
             check_trained(model.config, model.params.trained)
         if (batches is None) == (train_tokens is None):
             raise UserError("a Trainer needs either train_tokens or batches")
-        self.model, self.on_evaluation, self.loss = model, on_evaluation, loss
+        self.model, self.on_evaluation = model, on_evaluation
+        self.schedule, self.groups, self.batches, self.loss = schedule, groups, batches, loss
         self.out_dir = None if out_dir is None else Path(out_dir)
         self.tokenizer = tokenizer or NoTokenizer(model.config.vocab_size)
         options = options or TrainOptions()
@@ -152,51 +131,40 @@ class Trainer:
                     f"the {NAMES[split]} split has {crops.length + 1} tokens, so its crops have "
                     f"{crops.length} instead of {self.crop_length}"
                 )
-        self.corpus = {"name": corpus_name or "", "fingerprint": ""}        # of a function there is none
-        if batches is None:
-            self.crop_length = self.crops["train"].length
-            options = options.for_crops(self.crops["train"])
-            self.corpus["fingerprint"] = fingerprint(train_tokens, val_tokens)
-        elif options.epochs:
-            raise UserError("epochs are of train_tokens: with batches, set max_iters")
-        self.options = options
-        # What a run of the command has; a run with anything else is resumed in Python.
-        self._defaults: dict = {"batches": self._crops, "schedule": self._rate, "loss": None}
-        self.batches = batches or self._defaults["batches"]
-        self.schedule = schedule
-        if optimizer is None:
-            betas = options.beta1, options.beta2
-            self.optimizer = AdamW(model.params, options.learning_rate, betas, options.eps, options.weight_decay,
-                                   engine=model.engine, decay=options.decay, groups=groups)
-            self.schedule = schedule or self._defaults["schedule"]
-            if not groups:
-                self._defaults["optimizer"] = self.optimizer
-        elif groups:
-            raise UserError("groups are of the Trainer's AdamW: give them to yours, as AdamW(…, groups=…)")
+        self.corpus = {"name": corpus_name or "", "fingerprint": fingerprint(train_tokens, val_tokens)}
+        self.step = self.tokens_read = 0        # steps taken; tokens of train_tokens or batches
+        if batches:
+            B, T = check_batch(model.config, *self._batch(0))[0].shape
+            if options.epochs:
+                raise UserError("epochs are of train_tokens: with batches, set max_iters")
         else:
-            self.optimizer = optimizer
-        self.step = 0                   # steps taken
-        self.tokens_read = 0
+            self.crop_length = T = self.crops["train"].length
+            options = options.for_crops(self.crops["train"])
+            B = options.batch_size
+        self.options = options
+        check_training_memory(model.engine, B, T, options.gradient_accumulation_steps)
+        if groups and optimizer:
+            raise UserError("groups are of the Trainer's AdamW: give yours to AdamW(…, groups=…)")
+        self.optimizer = optimizer or AdamW(
+            model.params, options.learning_rate, (options.beta1, options.beta2), options.eps,
+            options.weight_decay, model.engine, options.decay, groups)
+        if optimizer:
+            self.schedule = schedule or (lambda step: self.optimizer.lr)
         self._check()
-        shape = options.batch_size, self.crop_length
-        if batches is not None:
-            shape = check_batch(model.config, *self._batch(0))[0].shape
-        check_training_memory(model.engine, *shape, options.gradient_accumulation_steps)
         self.saved_step: int | None = None      # the step of the last checkpoint
         self.best_step, self.best_loss = 0, math.inf
         self.stop_requested, self.stop_signal = False, 0
 
     def _check(self):
-        """Raise UserError unless the user's functions and optimizer can do what is asked of them."""
-        for name, arguments in CALLS.items():
-            if (function := getattr(self, name)) is not None:
-                check_function(name, function, arguments)
-        optimizer = self.optimizer
-        check_function("optimizer.step", getattr(optimizer, "step", None), ("grads", "max_norm", "lr"))
-        if isinstance(optimizer, AdamW) and optimizer.params is not self.model.params:
+        """Raise UserError for what would fail only after hours, or train another model in silence.
+        """
+        if self.on_evaluation:
+            try:
+                inspect.signature(self.on_evaluation).bind(self, {})
+            except TypeError as error:
+                raise UserError(f"on_evaluation(trainer, losses) cannot be called: {error}") from None
+        if isinstance(self.optimizer, AdamW) and self.optimizer.params is not self.model.params:
             raise UserError("the optimizer has the params of another model: AdamW(model.params, …)")
-        if self.schedule is None:
-            check_real("without a schedule, optimizer.lr", getattr(optimizer, "lr", None))
 
     def restore(self, checkpoint: Checkpoint | str | os.PathLike) -> None:
         """Continue from a checkpoint of a run with the same model shape, corpus and optimizer.
@@ -208,13 +176,10 @@ class Trainer:
             checkpoint = read_checkpoint(find_checkpoint(Path(checkpoint)), self.model.config.block)
         restore_optimizer(self.optimizer, self.model.params, checkpoint)
         state = checkpoint.state
-        self.step, self.saved_step = state["step"], None
+        self.step = self.saved_step = state["step"]
         self.best_step, self.best_loss = state["best_step"], state["best_loss"]
-        if self.out_dir is None:
-            return
-        self.out_dir.mkdir(parents=True, exist_ok=True)
-        if self.out_dir.resolve() == checkpoint.folder.resolve().parent:
-            self.saved_step = self.step
+        if self.out_dir:
+            self.out_dir.mkdir(parents=True, exist_ok=True)
             drop_metrics_after(self.out_dir, self.step)
 
     def run(self, progress: bool | None = None) -> bool:
@@ -271,10 +236,7 @@ class Trainer:
         """Take one step, and return its record. On a GPU its values are still being computed, see
         `read`.
         """
-        own_lr: Any = getattr(self.optimizer, "lr", None)
-        lr = own_lr if self.schedule is None else self.schedule(self.step)
-        check_real(f"the learning rate of step {self.step}", lr)
-        lr = float(lr)
+        lr = (self.schedule or self.options.rate)(self.step)
         try:
             loss, norm = train_step(
                 self.model, self.optimizer, self._batch, self.options, self.step, lr, self.loss
@@ -289,9 +251,7 @@ class Trainer:
 
         Raises NotFiniteError if loss or gradient were not finite, which on a GPU is noticed only here.
         """
-        norm = record["grad_norm"]
-        require("what optimizer.step returns", norm, norm is not None, "the norm of the gradients")
-        read = {name: float(record[name]) for name in ("loss", "grad_norm")}
+        read = {name: float(record[name]) for name in ("loss", "grad_norm", "lr")}
         for name, value in read.items():
             if not math.isfinite(value):
                 raise self._not_finite(f"the {name} is {value}")
@@ -302,30 +262,25 @@ class Trainer:
 
         Of a function `batches`, they are spread evenly over the numbers of all steps.
         """
-        n, size = self.options.eval_iters, self.options.batch_size
+        options = self.options
+        n, size = options.eval_iters, options.batch_size
         read = {split: map(crops.at, crops.evenly(n, size)) for split, crops in self.crops.items()}
-        if "train" not in read:
-            last = self.options.max_iters * self.options.gradient_accumulation_steps - 1
-            numbers = np.unique(np.linspace(0, last, n).astype(int))
-            read = {"train": map(self._batch, numbers.tolist()), **read}
+        if self.batches:
+            total = options.max_iters * options.gradient_accumulation_steps
+            numbers = range(0, total, max(1, total // n))[:n]
+            read = {"train": map(self._batch, numbers), **read}
         return {split: mean_loss(self.model, batches)[0] for split, batches in read.items()}
-
-    def _rate(self, step):
-        return self.options.rate(step)
-
-    def _crops(self, number):
-        """Return the micro-batch of a number: crops of train_tokens."""
-        step, i = divmod(number, self.options.gradient_accumulation_steps)
-        crops = self.crops["train"]
-        return crops.at(batch_starts(crops, self.options, step, i))
 
     def _batch(self, number):
         """Return the micro-batch of a number, and count its tokens."""
-        batch = self.batches(number)
-        pair = isinstance(batch, tuple | list) and len(batch) == 2
-        require(f"batches({number})", batch, pair, "a pair (idx, targets)")
-        self.tokens_read += np.size(batch[0])
-        return batch
+        if self.batches:
+            idx, targets = self.batches(number)
+        else:
+            step, i = divmod(number, self.options.gradient_accumulation_steps)
+            crops = self.crops["train"]
+            idx, targets = crops.at(batch_starts(crops, self.options, step, i))
+        self.tokens_read += np.size(idx)
+        return idx, targets
 
     def evaluate_and_save(self, bar: tqdm | None) -> None:
         """Evaluate, log the losses in a line unless bar is None, and save a checkpoint."""
@@ -357,12 +312,8 @@ class Trainer:
             self.out_dir.mkdir(parents=True, exist_ok=True)
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
                  "threads": self.model.engine.threads, "kernels": self.model.engine.kernels, "corpus": self.corpus}
-        if own := [name for name in OWN if getattr(self, name) is not self._defaults.get(name)]:
-            state["own"] = ", ".join(own)
-        if (name := type(self.optimizer).__name__) != "AdamW":
-            state["optimizer"] = name
-        if (t := getattr(self.optimizer, "t", self.step)) != self.step:
-            state["t"] = t
+        state["own"] = ", ".join(name for name in OWN if getattr(self, name))
+        state["optimizer"], state["t"] = type(self.optimizer).__name__, getattr(self.optimizer, "t", 0)
         if self.model.params.frozen:
             state["frozen"] = sorted(self.model.params.frozen)
         save_checkpoint(self.out_dir, self.step, self.model, self.optimizer, self.tokenizer, state,
