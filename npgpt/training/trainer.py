@@ -312,8 +312,10 @@ class Trainer:
             self.out_dir.mkdir(parents=True, exist_ok=True)
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
                  "threads": self.model.engine.threads, "kernels": self.model.engine.kernels, "corpus": self.corpus}
-        state["own"] = ", ".join(name for name in OWN if getattr(self, name))
-        state["optimizer"], state["t"] = type(self.optimizer).__name__, getattr(self.optimizer, "t", 0)
+        own = ", ".join(name for name in OWN if getattr(self, name))
+        t = getattr(self.optimizer, "t", self.step)
+        if own or t != self.step:
+            state |= {"own": own, "optimizer": type(self.optimizer).__name__, "t": t}
         if self.model.params.frozen:
             state["frozen"] = sorted(self.model.params.frozen)
         save_checkpoint(self.out_dir, self.step, self.model, self.optimizer, self.tokenizer, state,
