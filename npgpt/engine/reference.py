@@ -71,6 +71,15 @@ class ReferenceEngine:
         dlogits = self.ops.cross_entropy_backward(share, cross_entropy)
         return loss * share, self.params.flatten(self.model_backward(dlogits, gpt, self.ops))
 
+    def own_loss(self, function, idx, rng, mask):
+        """Return the loss of a function, logits -> loss, dlogits, and its gradients."""
+        idx, mask = self.on_device(idx, mask)
+        masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
+        with self.running():
+            logits, gpt = model_forward(idx, self.params.tree, self.config, masks, self.ops, mask)
+            loss, dlogits = function(logits)
+            return loss, self.params.flatten(self.model_backward(dlogits, gpt, self.ops))
+
     def loss(self, idx, targets, mask=None):
         """Compute the mean loss of one batch, a scalar, without dropout and caches."""
         masks = draw_masks(self.config, *idx.shape, self.params.dtype)
