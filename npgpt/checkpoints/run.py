@@ -1,7 +1,7 @@
 """Checkpoints of a training run: one folder for each saved step, complete or absent.
 
     out/step-00000250/  model.safetensors      the parameters, with GPT-2's names
-                        optimizer.safetensors  the optimizer's moments, AdamW's m.<name> and v.<name>
+                        optimizer.safetensors  its moments, AdamW's m.<name> and v.<name>
                         config.json            GPTConfig, with the field names of transformers
                         npgpt_tokenizer.json   the tokenizer
                         state.json             step, options, corpus, best step, SHA-256 of the other files
@@ -211,7 +211,9 @@ def read_tensors(path, targets):
 
     targets: maps a prefix of the names to `Parameters`, or another mapping name -> array.
     """
-    wanted = {prefix + name: (arrays, name) for prefix, arrays in targets.items() for name in arrays}
+    wanted = {
+        prefix + name: (arrays, name) for prefix, arrays in targets.items() for name in arrays
+    }
     file = TensorFile(path)
     check_tensors({stored: arrays[name].shape for stored, (arrays, name) in wanted.items()},
                   {stored: (file, stored) for stored in file.shapes}, path)

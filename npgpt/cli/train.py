@@ -19,7 +19,7 @@ import numpy as np
 from npgpt.api import GPT
 from npgpt.arrays import DTYPES
 from npgpt.checkpoints.run import checkpoints, find_checkpoint, keep_only, locked, read_checkpoint, tidy
-from npgpt.checks import check_path, shown
+from npgpt.checks import check_path
 from npgpt.cli.arguments import (
     add_block_argument,
     add_data_dir_argument,
@@ -376,11 +376,11 @@ def resumed_run(args):
             "the run was trained with --partial-batch of an earlier version: continue it "
             f"there, or train on with --init-from {args.out_dir} and another --out-dir"
         )
-    if own := state.get("own"):
+    if state.get("own"):
         raise UserError(
-            f"{checkpoint.folder} was trained in Python with its own {shown(own)}: continue it "
-            f"there, with Trainer.restore, or train on with --init-from {args.out_dir} and "
-            "another --out-dir"
+            f"{checkpoint.folder} was trained in Python, with functions, groups or an optimizer "
+            "that the command does not have: continue it there, with Trainer.restore, or train on "
+            f"with --init-from {args.out_dir} and another --out-dir"
         )
     asked = {**(load_preset(args.preset) if args.preset else {}), **given}
     there = {name: checkpoint.config.used(name) for name in asked if name in MODEL_FIELDS}

@@ -1,4 +1,4 @@
-"""What the `Trainer` needs of an optimizer of one's own, and how one continues from a checkpoint."""
+"""What the `Trainer` needs of an optimizer, and how one continues from a checkpoint."""
 
 from typing import Protocol
 
@@ -14,8 +14,9 @@ class Optimizer(Protocol):
 
     Also, as attributes:
     moments: all that it remembers, {kind: mapping name -> float array}, such as
-        {"m": params.zeros_like()}, or {} for nothing. Checkpoints keep it. An optimizer without
-        this attribute trains, but its runs cannot be resumed.
+        {"m": params.zeros_like()}, or {} for nothing. Checkpoints keep it. Make it a property if
+        a step replaces the mappings. Without it the optimizer trains, but its runs cannot be
+        resumed.
     t: the steps taken, if it counts them; checkpoints keep it.
     """
 

@@ -35,14 +35,16 @@ from npgpt.training.optimizer import Optimizer, restore_optimizer
 from npgpt.training.options import TrainOptions
 
 NAMES = {"train": "train", "val": "validation"}     # of the splits, in what is printed
-OWN = "groups", "schedule", "batches", "loss"       # what only a run in Python can have
+OWN = "groups", "schedule", "batches", "loss"       # which only a run in Python has
 
 
 def check_causal(config):
     """Raise UserError for an encoder."""
     if not config.causal:
-        raise UserError("a model with causal=False sees the next token, which it would have to predict: train it in "
-                        "Python on other targets, with loss_and_grads and AdamW.step, or Trainer(batches=…)")
+        raise UserError(
+            "a model with causal=False sees the next token, which it would have to predict: train "
+            "it in Python on other targets, with loss_and_grads and AdamW.step, or Trainer(batches=)"
+        )
 
 
 class Trainer:
@@ -162,7 +164,8 @@ class Trainer:
             try:
                 inspect.signature(self.on_evaluation).bind(self, {})
             except TypeError as error:
-                raise UserError(f"on_evaluation(trainer, losses) cannot be called: {error}") from None
+                message = f"on_evaluation(trainer, losses) cannot be called: {error}"
+                raise UserError(message) from None
         if isinstance(self.optimizer, AdamW) and self.optimizer.params is not self.model.params:
             raise UserError("the optimizer has the params of another model: AdamW(model.params, …)")
 
@@ -195,8 +198,9 @@ class Trainer:
         self.stop_requested = False         # of an earlier run
         disable = HIDE_BARS if progress is None else not progress
         # Without smoothing the time left includes the evaluations to come.
-        with calling_on_signals(self.request_stop), tqdm(total=self.options.max_iters, initial=self.step, unit="step",
-                                                         disable=disable, dynamic_ncols=True, smoothing=0) as bar:
+        progress_bar = tqdm(total=self.options.max_iters, initial=self.step, unit="step",
+                            disable=disable, dynamic_ncols=True, smoothing=0)
+        with calling_on_signals(self.request_stop), progress_bar as bar:
             lines = None if progress is False else bar
             if self.step == 0:          # also if a run was killed between its first checkpoint and its first metrics
                 self.evaluate_and_save(lines)
@@ -258,7 +262,8 @@ class Trainer:
         return record | read
 
     def evaluate(self) -> dict[str, float]:
-        """Return {"train": mean loss, "val": mean loss} over `eval_iters` batches, spread evenly over each split.
+        """Return {"train": mean loss, "val": mean loss} over `eval_iters` batches, spread evenly
+        over each split.
 
         Of a function `batches`, they are spread evenly over the numbers of all steps.
         """
@@ -267,7 +272,7 @@ class Trainer:
         read = {split: map(crops.at, crops.evenly(n, size)) for split, crops in self.crops.items()}
         if self.batches:
             total = options.max_iters * options.gradient_accumulation_steps
-            numbers = range(0, total, max(1, total // n))[:n]
+            numbers = (i * total // n for i in range(n))
             read = {"train": map(self._batch, numbers), **read}
         return {split: mean_loss(self.model, batches)[0] for split, batches in read.items()}
 
@@ -312,7 +317,7 @@ class Trainer:
             self.out_dir.mkdir(parents=True, exist_ok=True)
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
                  "threads": self.model.engine.threads, "kernels": self.model.engine.kernels, "corpus": self.corpus}
-        own = ", ".join(name for name in OWN if getattr(self, name))
+        own = any(getattr(self, name) for name in OWN)
         t = getattr(self.optimizer, "t", self.step)
         if own or t != self.step:
             state |= {"own": own, "optimizer": type(self.optimizer).__name__, "t": t}
