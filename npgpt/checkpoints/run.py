@@ -1,7 +1,7 @@
 """Checkpoints of a training run: one folder for each saved step, complete or absent.
 
     out/step-00000250/  model.safetensors      the parameters, with GPT-2's names
-                        optimizer.safetensors  AdamW's moments: m.<name> and v.<name>
+                        optimizer.safetensors  its moments, AdamW's m.<name> and v.<name>
                         config.json            GPTConfig, with the field names of transformers
                         npgpt_tokenizer.json   the tokenizer
                         state.json             step, options, corpus, best step, SHA-256 of the other files
@@ -14,7 +14,6 @@ it is renamed if its name is needed. Pickle is not used.
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import os
 import re
@@ -50,7 +49,7 @@ Read = TypeVar("Read")      # what a function returns
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose small files have been read; `AdamW.restore` reads the tensors."""
+    """A checkpoint whose small files have been read; `Trainer.restore` reads the tensors."""
 
     folder: Path
     config: GPTConfig
@@ -90,7 +89,7 @@ def save_checkpoint(out_dir: Path, step: int, model, optimizer, tokenizer: Token
         try:
             unfinished.mkdir()
             save_tensors(unfinished / "model.safetensors", {"": model.params})
-            save_tensors(unfinished / "optimizer.safetensors", {"m.": optimizer.m, "v.": optimizer.v})
+            save_tensors(unfinished / "optimizer.safetensors", moments_of(optimizer))
             write_json(unfinished / "config.json", config_to_fields(model.config, str(model.params.dtype)), 2)
             save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
             sha256 = {path.name: digest(path) for path in sorted(unfinished.iterdir())}
@@ -195,6 +194,11 @@ def read_state(folder: Path) -> dict:
     raise UserError(f"{path} is from another version of npgpt, or {DAMAGED}")
 
 
+def moments_of(optimizer):
+    """Return the moments of an optimizer by the prefix of their names; none if it has none."""
+    return {f"{kind}.": arrays for kind, arrays in getattr(optimizer, "moments", {}).items()}
+
+
 def save_tensors(path, sources):
     """Write the arrays of `Parameters` to a safetensors file. sources: maps a prefix of the names to `Parameters`."""
     with open(path, "wb") as file:
@@ -203,13 +207,18 @@ def save_tensors(path, sources):
 
 
 def read_tensors(path, targets):
-    """Copy the tensors of a safetensors file into `Parameters`. targets: maps a prefix of the names to `Parameters`."""
-    wanted = {prefix + name: (params, name) for prefix, params in targets.items() for name in params.shapes}
+    """Copy the tensors of a safetensors file into arrays.
+
+    targets: maps a prefix of the names to `Parameters`, or another mapping name -> array.
+    """
+    wanted = {
+        prefix + name: (arrays, name) for prefix, arrays in targets.items() for name in arrays
+    }
     file = TensorFile(path)
-    check_tensors({stored: params.shapes[name] for stored, (params, name) in wanted.items()},
+    check_tensors({stored: arrays[name].shape for stored, (arrays, name) in wanted.items()},
                   {stored: (file, stored) for stored in file.shapes}, path)
-    for stored, (params, name) in wanted.items():
-        params.fill(name, functools.partial(file.read_into, stored))
+    for stored, (arrays, name) in wanted.items():
+        file.read_into(stored, arrays[name])
 
 
 def step_folders(out_dir: str | Path, pattern: re.Pattern = STEP_FOLDER) -> list[Path]:

@@ -44,9 +44,8 @@ from npgpt.errors import BackwardError, UserError, one_line, remark
 from npgpt.loading import load_model
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
-from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
+from npgpt.training.metrics import METRICS_FILE
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset, options_of, with_mup
-from npgpt.training.schedule import learning_rate
 from npgpt.training.trainer import Trainer, check_causal
 
 SAMPLE_TOKENS = 300
@@ -234,7 +233,6 @@ def trainer_of(run, args, backwards):
             if find_checkpoint(args.out_dir, "best").name == f"step-{trainer.best_step:08d}":
                 # after a kill between a save and its clean-up
                 keep_only(args.out_dir, {trainer.step, trainer.best_step})
-            drop_metrics_after(args.out_dir, trainer.step)
             remark(f"resuming {run.checkpoint.folder} at step {trainer.step}")
             print_changes(trainer, options_of(run.checkpoint), args)
     return trainer
@@ -246,8 +244,7 @@ def print_changes(trainer, saved, args):
     if step >= options.max_iters:
         end = f"max_iters is {options.max_iters}"
         remark(f"nothing is left to train: {end}; to go on, raise --max-iters")
-    before, now = (learning_rate(step, each.learning_rate, each.min_lr, each.warmup_iters,
-                                 each.last_decay_step) for each in (saved, options))
+    before, now = saved.rate(step), options.rate(step)
     if now != before and not RATE_FIELDS & vars(args).keys():
         remark(
             f"the learning rate jumps from {before:.3g} to {now:.3g}, because its decay now ends "
@@ -267,7 +264,7 @@ def describe_split(trainer, split):
     return f"{len(trainer.crops[split].tokens):,} tokens"
 
 
-def print_line(trainer):
+def print_line(trainer, losses):
     """Print the beginning of a sample in one line; nothing if the tokenizer's vocabulary is missing."""
     with contextlib.suppress(UserError):
         tqdm.write(f"{'':12}{sample_line(trainer.model, trainer.tokenizer, trainer.options.seed)}")
@@ -389,6 +386,12 @@ def resumed_run(args):
         raise UserError(
             "the run was trained with --partial-batch of an earlier version: continue it "
             f"there, or train on with --init-from {args.out_dir} and another --out-dir"
+        )
+    if state.get("own"):
+        raise UserError(
+            f"{checkpoint.folder} was trained in Python, with functions, groups or an optimizer "
+            "that the command does not have: continue it there, with Trainer.restore, or train on "
+            f"with --init-from {args.out_dir} and another --out-dir"
         )
     asked = {**(load_preset(args.preset) if args.preset else {}), **given}
     there = {name: checkpoint.config.used(name) for name in asked if name in MODEL_FIELDS}

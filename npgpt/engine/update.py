@@ -19,7 +19,7 @@ def update_slices(params, grads, moments, step, threads=1):
     the result do not depend on the number of threads.
     """
     with on_device_of(params.flat):
-        parts = slices(params)
+        parts = slices(params, step.factor_and_decay)
         gs = [slice_of(grads, part) for part in parts]
         norm = norm_of(gs, threads)
         clip = step.clip(norm)
@@ -34,18 +34,22 @@ def update_slices(params, grads, moments, step, threads=1):
         return norm
 
 
-def slices(params):
+def slices(params, rates_of):
     """Divide all parameters into parts: (names, their offset in `flat`, start, end).
 
-    Large arrays are cut, small neighbours joined; no part has both matrices and vectors.
+    rates_of: a function, name -> what differs between parameters.
+    Large arrays are cut, small neighbours joined. No part has both matrices and vectors, or
+    parameters of different rates.
     """
     size = SLICE if params.xp is np else GPU_SLICE
-    groups, end = [], 0
+    groups, end, last_kind = [], 0, None
     for name in params.flat_names:
         begin, end = end, end + params[name].size
-        if groups and groups[-1][1] < params.n_matrix <= begin or not groups or end - groups[-1][1] > size:
+        kind = begin < params.n_matrix, rates_of(name)
+        if kind != last_kind or end - groups[-1][1] > size:
             groups.append(([], begin))
         groups[-1][0].append(name)
+        last_kind = kind
     ends = [first for _, first in groups[1:]] + [end]
     return [(names, first, start, min(start + size, last - first))
             for (names, first), last in zip(groups, ends, strict=True) for start in range(0, last - first, size)]

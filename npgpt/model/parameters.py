@@ -46,6 +46,14 @@ def parameters_of(config):
     return found
 
 
+def matching(names, pattern):
+    """Return the set of the names that are `pattern`, begin with it and a dot, or match it.
+
+    So "h.0", "*.bias" and "h.*.mlp" are patterns.
+    """
+    return {*fnmatch.filter(names, pattern), *fnmatch.filter(names, f"{pattern}.*")}
+
+
 def frozen_names(config, freeze=()):
     """Return the names of the frozen parameters.
 
@@ -56,7 +64,7 @@ def frozen_names(config, freeze=()):
     parts = freeze.split(",") if isinstance(freeze, str) else freeze
     shapes, frozen = parameter_shapes(config), set()
     for part in filter(None, map(str.strip, parts)):
-        found = {*fnmatch.filter(shapes, part), *fnmatch.filter(shapes, f"{part}.*")}
+        found = matching(shapes, part)
         if not found:
             raise UserError(f"there is no parameter {shown(part)} to freeze: `npgpt info` lists them all")
         frozen |= found
@@ -134,10 +142,6 @@ class Parameters(Mapping[str, np.ndarray]):
         return len(self.shapes)
 
     __repr__, _repr_html_ = table("", lambda self, k: (self.shapes[k], self.dtype, "frozen" * (k in self.frozen)))
-
-    def fill(self, name, read):
-        """Let read(array) fill the array of a parameter."""
-        read(self[name])
 
     def check_gradients(self, what, grads):
         """Raise UserError unless grads has an array of the right shape and dtype for each of `trained` and no other."""

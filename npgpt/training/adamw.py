@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from npgpt.arrays import is_on_host
-from npgpt.checkpoints.run import read_tensors
-from npgpt.checks import check_choice, check_real, require
+from npgpt.checks import check_choice, check_real, require, shown
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.update import update_slices
 from npgpt.errors import NotFiniteError
-from npgpt.model.parameters import Parameters
+from npgpt.model.parameters import Parameters, matching
+from npgpt.training.optimizer import restore_optimizer
 
 DECAYS = ("matrices", "all")
 
@@ -54,6 +54,7 @@ class AdamWStep(NamedTuple):
     """One step, which an engine applies to all parameters in parts.
 
     lr to weight_decay: as in `adamw_update`. decaying: the names of the parameters that decay.
+    factors: pairs (name, factor of its learning rate), for others it is 1.
     rule: `adamw_update`, or what an engine has compiled from it.
     """
 
@@ -65,6 +66,7 @@ class AdamWStep(NamedTuple):
     weight_decay: float
     decaying: frozenset
     max_norm: float | None
+    factors: tuple = ()
     rule: Callable = adamw_update
 
     def clip(self, norm):
@@ -81,11 +83,27 @@ class AdamWStep(NamedTuple):
         factor = self.max_norm / (norm + 1e-6)
         return min(1.0, factor) if is_on_host(factor) else np.minimum(1.0, factor)
 
+    def factor_and_decay(self, name):
+        """Return the factor of a parameter's learning rate, and its weight decay."""
+        decay = self.weight_decay if name in self.decaying else 0.0
+        return dict(self.factors).get(name, 1.0), decay
+
     def update(self, name, p, g, m, v, clip):
         """Apply `rule` to a part of the parameter `name`, and return p, m, v. clip: from `clip`."""
-        decay = self.weight_decay if name in self.decaying else 0.0
-        betas = self.beta1, self.beta2
-        return self.rule(p, g, m, v, self.lr, self.step_size, self.eps, *betas, decay, clip)
+        factor, decay = self.factor_and_decay(name)
+        rates = factor * self.lr, factor * self.step_size, self.eps
+        return self.rule(p, g, m, v, *rates, self.beta1, self.beta2, decay, clip)
+
+
+def factors_of(names, groups):
+    """Return the `factors` of an `AdamWStep`. Raises UserError if a pattern matches no name."""
+    factors = {}
+    for pattern, factor in groups.items():
+        check_real(f"the factor of {shown(pattern)}", factor)
+        found = matching(names, pattern)
+        require("each pattern in groups", pattern, found, "of parameters that are trained")
+        factors |= dict.fromkeys(found, float(factor))
+    return tuple(factors.items())
 
 
 class AdamW:
@@ -100,7 +118,13 @@ class AdamW:
         do not depend on its threads. By default NumPy, or CuPy on a GPU, takes them in one thread.
     decay: "matrices" (with the embeddings, without biases, LayerNorm gains and other vectors) or
         "all".
-    Raises UserError for values out of range.
+    groups: name pattern -> factor of the learning rate, as in {"h.*": 0.5, "h.0": 0.1}, for
+        layer-wise rates. Patterns are those of `freeze`; if several match, the last one counts. The
+        weight decay scales with the rate, as in torch's parameter groups. Factor 0 trains nothing.
+    Raises UserError for values out of range, and patterns that match no trained parameter.
+
+    lr, betas, eps and weight_decay may be set between steps; `moments` and t are what a checkpoint
+    keeps.
 
     betas, weight_decay and decay are by default nanoGPT's; torch's are (0.9, 0.999), 0.01 and "all".
     """
@@ -114,6 +138,7 @@ class AdamW:
         weight_decay: float = 0.1,
         engine: ReferenceEngine | None = None,
         decay: str = "matrices",
+        groups: Mapping[str, float] | None = None,
     ):
         check_choice("decay", decay, DECAYS)
         check_real("lr", lr)
@@ -132,6 +157,7 @@ class AdamW:
         self.t = 0                          # steps taken
         matrices = [name for name, shape in params.trained.items() if len(shape) > 1]
         self.decaying = frozenset(matrices if decay == "matrices" else params.trained)
+        self.factors = factors_of(params.trained, groups or {})
         # Running means of the gradient and of its square.
         self.m, self.v = params.zeros_like(), params.zeros_like()
 
@@ -163,8 +189,8 @@ class AdamW:
         check_real("max_norm", max_norm, above=0.0, or_none=True)
         t = self.t + 1
         step_size, eps = corrections(lr, self.eps, *self.betas, t)
-        step = AdamWStep(
-            lr, step_size, eps, *self.betas, self.weight_decay, self.decaying, max_norm)
+        decay = self.weight_decay, self.decaying
+        step = AdamWStep(lr, step_size, eps, *self.betas, *decay, max_norm, self.factors)
         if self.engine is None:
             norm = update_slices(self.params, grads, (self.m, self.v), step)
         else:
@@ -172,11 +198,14 @@ class AdamW:
         self.lr, self.t = lr, t
         return norm
 
+    @property
+    def moments(self) -> dict[str, Parameters]:
+        """What a checkpoint keeps, by the prefix of its names there."""
+        return {"m": self.m, "v": self.v}
+
     def restore(self, checkpoint) -> None:
         """Continue from the parameters, the moments and the step of a `Checkpoint`.
 
-        Raises UserError if a file does not fit.
+        Raises UserError if a file does not fit, or is of another optimizer.
         """
-        read_tensors(checkpoint.folder / "model.safetensors", {"": self.params})
-        read_tensors(checkpoint.folder / "optimizer.safetensors", {"m.": self.m, "v.": self.v})
-        self.t = checkpoint.state["step"]
+        restore_optimizer(self, self.params, checkpoint)

@@ -1,42 +1,82 @@
 """One training step: batch, loss and gradients, AdamW. Read this first; the `Trainer` takes these steps."""
 
+import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from npgpt.arrays import is_on_host
 from npgpt.engine.reference import counted
 from npgpt.errors import NotFiniteError
 from npgpt.model.batch import check_batch
-from npgpt.training.adamw import AdamW
+from npgpt.training.optimizer import Optimizer
 from npgpt.training.options import TrainOptions
-from npgpt.training.schedule import learning_rate
 
 BATCHES = 0         # the stream of random numbers that batches are drawn with; dropout has another one
 
+Schedule = Callable[[int], float]
+Batches = Callable[[int], tuple[ArrayLike, ArrayLike]]
+Loss = Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray]]
+
 
 def train_step(
-    model, optimizer: AdamW, crops, options: TrainOptions, step: int
-) -> tuple[float, float, float]:
-    """Take step number `step` of a run; return the loss, the learning rate and the gradient norm.
+    model,
+    optimizer: Optimizer,
+    batches: Batches,
+    options: TrainOptions,
+    step: int,
+    lr: float,
+    own_loss: Loss | None = None,
+) -> tuple[float, float]:
+    """Take step number `step` of a run; return the loss and the gradient norm.
 
+    batches: a function, the number of a micro-batch -> idx, targets, (B, T) integers each
+    lr: the learning rate
+    own_loss: logits (B, T, V), targets (B, T) -> loss, dlogits, instead of the cross-entropy
     Raises NotFiniteError, before anything has changed. On a GPU nothing waits: loss and norm are
     0-d arrays there.
     """
-    batches, rngs, count = [], [], 0
-    for i in range(options.gradient_accumulation_steps):
-        # A micro-batch: crops of the tokens, and as targets the same crops one token later.
-        idx, targets = check_batch(model.config, *crops.at(batch_starts(crops, options, step, i)))     # (B, T)
-        batches.append((idx, targets))
-        rngs.append(model.engine.dropout_rng(options.seed, step, i))
-        count += counted(targets)
-    # The loss of all micro-batches is the mean over all their targets.
-    loss, grads = model.engine.loss_and_grads(batches, rngs, count)
+    engine, n = model.engine, options.gradient_accumulation_steps
+    numbers = range(step * n, (step + 1) * n)
+    micro_batches = [check_batch(model.config, *batches(number)) for number in numbers]
+    rngs = [engine.dropout_rng(options.seed, step, i) for i in range(n)]
+    loss, grads = loss_and_grads(engine, micro_batches, rngs, own_loss)
     if is_on_host(loss) and not math.isfinite(loss):
         raise NotFiniteError(f"the loss is {loss}")
-    lr = learning_rate(step, options.learning_rate, options.min_lr, options.warmup_iters, options.last_decay_step)
+    if getattr(optimizer, "engine", None) is not engine:
+        loss, grads = engine.for_user(loss, grads)
     norm = optimizer.step(grads, options.grad_clip or None, lr)
-    return loss, lr, norm
+    return loss, norm
+
+
+def loss_and_grads(engine, batches, rngs, own_loss):
+    """Return the loss of micro-batches and its gradients: the mean over all their targets, but of
+    a loss of one's own the mean over the micro-batches.
+    """
+    drawn = zip(batches, rngs, strict=True)
+    if own_loss:
+        parts = []
+        for (idx, targets), rng in drawn:
+            share = share_of(own_loss, *engine.on_device(targets), len(batches))
+            parts.append(engine.own_loss(share, idx, rng, None))
+    else:
+        count = sum(counted(targets) for _, targets in batches)
+        same_shapes = itertools.groupby(drawn, lambda each: each[0][0].shape)
+        parts = [engine.loss_and_grads(*zip(*each, strict=True), count) for _, each in same_shapes]
+    if len(parts) == 1:
+        return parts[0]
+    total, grads = 0.0, None
+    for part in parts:
+        loss, new = engine.for_user(*part)
+        total, grads = total + loss, engine.added(new, grads)
+    return total, grads
+
+
+def share_of(own_loss, targets, n):
+    """Return a function logits -> loss / n, dlogits / n."""
+    return lambda logits: tuple(each / n for each in own_loss(logits, targets))
 
 
 def batch_starts(crops, options: TrainOptions, step: int, i: int) -> np.ndarray:

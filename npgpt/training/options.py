@@ -15,6 +15,7 @@ from npgpt.files import read_toml
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import INITS
 from npgpt.training.adamw import DECAYS
+from npgpt.training.schedule import learning_rate
 
 PRESETS = {path.stem: path for path in sorted((Path(__file__).parent / "presets").glob("*.toml"))}     # built-in
 CHOICES = {"sampling": ("random", "sequential"), "decay": DECAYS, "dtype": DTYPES, "init": INITS}
@@ -80,6 +81,11 @@ class TrainOptions:
     def last_decay_step(self) -> int:
         """`lr_decay_iters`, by default max_iters."""
         return self.max_iters if self.lr_decay_iters is None else self.lr_decay_iters
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0: warm-up, then cosine decay."""
+        return learning_rate(
+            step, self.learning_rate, self.min_lr, self.warmup_iters, self.last_decay_step)
 
     def for_crops(self, crops: Crops) -> "TrainOptions":
         """Return the options with `max_iters` for `epochs`.

@@ -1,13 +1,22 @@
 """A training run: the steps of `loop`, with evaluation, checkpoints and metrics in between."""
 
 import dataclasses
+import inspect
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from npgpt.checkpoints.run import Checkpoint, fingerprint, save_checkpoint
+import numpy as np
+
+from npgpt.checkpoints.run import (
+    Checkpoint,
+    find_checkpoint,
+    fingerprint,
+    read_checkpoint,
+    save_checkpoint,
+)
 from npgpt.data.batches import Crops, Tokens
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import NoTokenizer
@@ -16,57 +25,106 @@ from npgpt.engine.memory import check_training_memory
 from npgpt.engine.trial import check_trained
 from npgpt.errors import NotFiniteError, UserError, remark
 from npgpt.interrupts import calling_on_signals
+from npgpt.model.batch import check_batch
 from npgpt.model.block import GPT2
 from npgpt.training.adamw import AdamW
 from npgpt.training.evaluation import mean_loss
-from npgpt.training.loop import train_step
+from npgpt.training.loop import Batches, Loss, Schedule, batch_starts, train_step
 from npgpt.training.metrics import append_metrics, drop_metrics_after
+from npgpt.training.optimizer import Optimizer, restore_optimizer
 from npgpt.training.options import TrainOptions
 
 NAMES = {"train": "train", "val": "validation"}     # of the splits, in what is printed
+OWN = "groups", "schedule", "batches", "loss"       # which only a run in Python has
 
 
 def check_causal(config):
     """Raise UserError for an encoder."""
     if not config.causal:
-        raise UserError("a model with causal=False sees the next token, which it would have to predict: train it in "
-                        "Python on other targets, with loss_and_grads and AdamW.step")
+        raise UserError(
+            "a model with causal=False sees the next token, which it would have to predict: train "
+            "it in Python on other targets, with loss_and_grads and AdamW.step, or Trainer(batches=)"
+        )
 
 
 class Trainer:
     """One training run.
 
-    model: a GPT. train_tokens, val_tokens: 1-D integer arrays, in which masked tokens
-    (np.ma.MaskedArray) are read, but not learned, such as prompts; without val_tokens the latest
-    checkpoint is the best. A split that is shorter than a crop is one crop, and a line says so.
-    options: epochs, if given, replace max_iters. out_dir: a
-    folder for checkpoints and metrics.jsonl, created if needed; the first checkpoint replaces all
-    earlier ones; None: nothing is saved. tokenizer, corpus_name: saved with the checkpoints, for
-    `load` and for --resume. on_evaluation: called as on_evaluation(trainer) after each evaluation,
-    when its checkpoint is saved.
+    model: a GPT.
+    train_tokens, val_tokens: 1-D integer arrays, in which masked tokens (np.ma.MaskedArray) are
+        read, but not learned, such as prompts; without val_tokens the latest checkpoint is the
+        best. A split that is shorter than a crop is one crop, and a line says so.
+    options: epochs, if given, replace max_iters.
+    out_dir: a folder for checkpoints and metrics.jsonl, created if needed; the first checkpoint
+        replaces all earlier ones; None: nothing is saved.
+    tokenizer, corpus_name: saved with the checkpoints, for `load` and for --resume.
+    on_evaluation: called as on_evaluation(trainer, losses) after each evaluation, when its
+        checkpoint is saved; losses: {"train": mean loss, "val": mean loss}.
+    optimizer: an `AdamW` of this model's params, or an object as `npgpt.training.optimizer`
+        describes. The options' betas, eps, weight_decay and decay are not for it. Without a
+        schedule, each step has the optimizer's own lr.
+    schedule: a function, step -> learning rate, counted from 0, instead of the options' warm-up and
+        cosine, which are `options.rate`.
+    groups: name pattern -> factor of the learning rate, as in `AdamW`.
+    batches: a function, number -> (idx, targets), integers (B, T) each, instead of train_tokens;
+        a target of -1 is ignored. Each number may have a shape of its own, T up to block_size. With
+        n gradient_accumulation_steps, step s reads the numbers s n to s n + n - 1. The same number
+        must give the same batch again: a resumed run asks for its next ones, and the train loss of
+        each evaluation is the mean over eval_iters of them, taken evenly from all max_iters steps.
+    loss: a function, logits (B, T, V) and targets (B, T) -> loss, dlogits, which is trained on
+        instead of the cross-entropy, as the mean over micro-batches. Evaluations and the best
+        checkpoint are of the cross-entropy.
     Raises UserError for invalid values, too few tokens, or a step that does not fit into this
     machine's memory.
+
+    Between runs, and in on_evaluation, you may set `options`, `schedule` (a function, or None for
+    the options' rate), `batches`, `loss`, `on_evaluation`, and `step`, the steps taken. Each step
+    sets the lr of an AdamW to its schedule's. The other options of AdamW count only when it is
+    made: later, set `optimizer.betas`, `eps` and `weight_decay`.
+    A run with functions, groups or an optimizer of your own continues in Python: make the same
+    Trainer, then `restore(out_dir)`. Its checkpoints cannot tell if a function is the same.
 
     Every random number comes from a generator seeded with (seed, stream, step, …). So the seed and
     the step determine all random streams and the position in the data, and a resumed run continues
     with the same bits.
     """
 
-    def __init__(self, model, train_tokens: Tokens, val_tokens: Tokens | None,
-                 options: TrainOptions | None = None, out_dir: str | os.PathLike | None = None,
-                 tokenizer: Tokenizer | None = None, corpus_name: str | None = None,
-                 on_evaluation: Callable[["Trainer"], None] | None = None):
-        check_causal(model.config)
+    optimizer: Optimizer
+
+    def __init__(
+        self,
+        model,
+        train_tokens: Tokens | None = None,
+        val_tokens: Tokens | None = None,
+        options: TrainOptions | None = None,
+        out_dir: str | os.PathLike | None = None,
+        tokenizer: Tokenizer | None = None,
+        corpus_name: str | None = None,
+        on_evaluation: Callable[["Trainer", dict[str, float]], object] | None = None,
+        *,
+        optimizer: Optimizer | None = None,
+        schedule: Schedule | None = None,
+        groups: Mapping[str, float] | None = None,
+        batches: Batches | None = None,
+        loss: Loss | None = None,
+    ):
+        if batches is None or val_tokens is not None:
+            check_causal(model.config)
         if model.config.block != GPT2:
             check_trained(model.config, model.params.trained)
+        if (batches is None) == (train_tokens is None):
+            raise UserError("a Trainer needs either train_tokens or batches")
         self.model, self.on_evaluation = model, on_evaluation
+        self.schedule, self.groups, self.batches, self.loss = schedule, groups, batches, loss
         self.out_dir = None if out_dir is None else Path(out_dir)
         self.tokenizer = tokenizer or NoTokenizer(model.config.vocab_size)
         options = options or TrainOptions()
         self.crop_length = options.crop_length or model.config.block_size
         if self.crop_length > model.config.block_size:
             raise UserError(f"crop_length {self.crop_length} is more than block_size {model.config.block_size}")
-        self.crops = {"train": Crops(train_tokens, self.crop_length)}
+        self.crops = {}
+        if train_tokens is not None:
+            self.crops["train"] = Crops(train_tokens, self.crop_length)
         if val_tokens is not None:
             self.crops["val"] = Crops(val_tokens, self.crop_length, NAMES["val"])
         for split, crops in self.crops.items():
@@ -75,23 +133,57 @@ class Trainer:
                     f"the {NAMES[split]} split has {crops.length + 1} tokens, so its crops have "
                     f"{crops.length} instead of {self.crop_length}"
                 )
-        self.crop_length = self.crops["train"].length
-        self.options = options = options.for_crops(self.crops["train"])
-        check_training_memory(model.engine, options.batch_size, self.crop_length, options.gradient_accumulation_steps)
         self.corpus = {"name": corpus_name or "", "fingerprint": fingerprint(train_tokens, val_tokens)}
-        self.optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2), options.eps,
-                               options.weight_decay, engine=model.engine, decay=options.decay)
-        self.step = 0                   # steps taken
+        self.step = self.tokens_read = 0        # steps taken; tokens of train_tokens or batches
+        if batches:
+            B, T = check_batch(model.config, *self._batch(0))[0].shape
+            if options.epochs:
+                raise UserError("epochs are of train_tokens: with batches, set max_iters")
+        else:
+            self.crop_length = T = self.crops["train"].length
+            options = options.for_crops(self.crops["train"])
+            B = options.batch_size
+        self.options = options
+        check_training_memory(model.engine, B, T, options.gradient_accumulation_steps)
+        if groups and optimizer:
+            raise UserError("groups are of the Trainer's AdamW: give yours to AdamW(…, groups=…)")
+        self.optimizer = optimizer or AdamW(
+            model.params, options.learning_rate, (options.beta1, options.beta2), options.eps,
+            options.weight_decay, model.engine, options.decay, groups)
+        if optimizer:
+            self.schedule = schedule or (lambda step: self.optimizer.lr)
+        self._check()
         self.saved_step: int | None = None      # the step of the last checkpoint
         self.best_step, self.best_loss = 0, math.inf
         self.stop_requested, self.stop_signal = False, 0
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a `Checkpoint` of the same model shape and corpus."""
-        self.optimizer.restore(checkpoint)
+    def _check(self):
+        """Raise UserError for what would fail only after hours, or train another model in silence.
+        """
+        if self.on_evaluation:
+            try:
+                inspect.signature(self.on_evaluation).bind(self, {})
+            except TypeError as error:
+                message = f"on_evaluation(trainer, losses) cannot be called: {error}"
+                raise UserError(message) from None
+        if isinstance(self.optimizer, AdamW) and self.optimizer.params is not self.model.params:
+            raise UserError("the optimizer has the params of another model: AdamW(model.params, …)")
+
+    def restore(self, checkpoint: Checkpoint | str | os.PathLike) -> None:
+        """Continue from a checkpoint of a run with the same model shape, corpus and optimizer.
+
+        checkpoint: a `Checkpoint`, its folder, or that of a run, of which it is the latest.
+        Raises UserError if it is damaged, or of another model or optimizer.
+        """
+        if not isinstance(checkpoint, Checkpoint):
+            checkpoint = read_checkpoint(find_checkpoint(Path(checkpoint)), self.model.config.block)
+        restore_optimizer(self.optimizer, self.model.params, checkpoint)
         state = checkpoint.state
         self.step = self.saved_step = state["step"]
         self.best_step, self.best_loss = state["best_step"], state["best_loss"]
+        if self.out_dir:
+            self.out_dir.mkdir(parents=True, exist_ok=True)
+            drop_metrics_after(self.out_dir, self.step)
 
     def __repr__(self):
         steps = f"step {self.step:,} of {self.options.max_iters:,}"
@@ -102,23 +194,27 @@ class Trainer:
         """Train to `max_iters`, or until Ctrl-C, SIGTERM or SIGHUP, and save. Return True if it
         reached the end.
 
-        progress: whether to show a bar; by default, on a terminal and in a notebook.
+        progress: whether to show a bar; by default, on a terminal and in a notebook. With False,
+            nothing is printed, nor are the losses of evaluations.
         Raises NotFiniteError, leaving the last checkpoint, when the loss or the gradient is not
         finite, and UserError when a checkpoint cannot be written.
         """
-        options = self.options
+        self._check()
+        self.stop_requested = False         # of an earlier run
         disable = HIDE_BARS if progress is None else not progress
         # Without smoothing the time left includes the evaluations to come.
-        with calling_on_signals(self.request_stop), tqdm(total=options.max_iters, initial=self.step, unit="step",
-                                                         disable=disable, dynamic_ncols=True, smoothing=0) as bar:
+        progress_bar = tqdm(total=self.options.max_iters, initial=self.step, unit="step",
+                            disable=disable, dynamic_ncols=True, smoothing=0)
+        with calling_on_signals(self.request_stop), progress_bar as bar:
+            lines = None if progress is False else bar
             if self.step == 0:          # also if a run was killed between its first checkpoint and its first metrics
-                self.evaluate_and_save(bar)
+                self.evaluate_and_save(lines)
                 bar.reset()             # its clock, to exclude the first evaluation
-            tokens = options.batch_size * options.gradient_accumulation_steps * self.crop_length
-            began, first, record = time.perf_counter(), self.step, {}
-            while self.step < options.max_iters and not self.stop_requested:
+            began, first, record = time.perf_counter(), self.tokens_read, {}
+            while self.step < self.options.max_iters and not self.stop_requested:
                 record = self.train_step()
                 bar.update()
+                options = self.options
                 logging = self.step % options.log_interval == 0
                 evaluating = self.step % options.eval_interval == 0 or self.step == options.max_iters
                 if not logging and not evaluating:
@@ -126,19 +222,20 @@ class Trainer:
                 record = self.read(record)
                 if logging:
                     seconds = time.perf_counter() - began
-                    record["tokens_per_second"] = round(tokens * (self.step - first) / seconds)
+                    record["tokens_per_second"] = round((self.tokens_read - first) / seconds)
                     if self.out_dir:
                         append_metrics(self.out_dir, record)
                     best = f", best val {self.best_loss:.4f}" * ("val" in self.crops)
                     bar.set_postfix_str(f"loss {record['loss']:.4f}{best}, "
                                         f"{record['tokens_per_second']:,} tokens/s")
                 if evaluating:
-                    self.evaluate_and_save(bar)
-                began, first = time.perf_counter(), self.step
+                    self.evaluate_and_save(lines)
+                began, first = time.perf_counter(), self.tokens_read
             if self.out_dir and self.saved_step != self.step:
-                self.read(record)
+                if record:
+                    self.read(record)
                 self.save()
-        return self.step >= options.max_iters
+        return self.step >= self.options.max_iters
 
     def request_stop(self, number: int = 0) -> None:
         """Let `run` end after the step in progress. number: of the signal that asks for it."""
@@ -148,9 +245,10 @@ class Trainer:
         """Take one step, and return its record. On a GPU its values are still being computed, see
         `read`.
         """
+        lr = (self.schedule or self.options.rate)(self.step)
         try:
-            loss, lr, norm = train_step(
-                self.model, self.optimizer, self.crops["train"], self.options, self.step
+            loss, norm = train_step(
+                self.model, self.optimizer, self._batch, self.options, self.step, lr, self.loss
             )
         except NotFiniteError as error:
             raise self._not_finite(str(error).partition(":")[0]) from None
@@ -162,20 +260,40 @@ class Trainer:
 
         Raises NotFiniteError if loss or gradient were not finite, which on a GPU is noticed only here.
         """
-        read = {name: float(record[name]) for name in ("loss", "grad_norm")}
+        read = {name: float(record[name]) for name in ("loss", "grad_norm", "lr")}
         for name, value in read.items():
             if not math.isfinite(value):
                 raise self._not_finite(f"the {name} is {value}")
         return record | read
 
     def evaluate(self) -> dict[str, float]:
-        """Return {"train": mean loss, "val": mean loss} over `eval_iters` batches, spread evenly over each split."""
-        n, size = self.options.eval_iters, self.options.batch_size
-        return {split: mean_loss(self.model, map(crops.at, crops.evenly(n, size)))[0]
-                for split, crops in self.crops.items()}
+        """Return {"train": mean loss, "val": mean loss} over `eval_iters` batches, spread evenly
+        over each split.
 
-    def evaluate_and_save(self, bar: tqdm) -> None:
-        """Evaluate, log the losses, and save a checkpoint."""
+        Of a function `batches`, they are spread evenly over the numbers of all steps.
+        """
+        options = self.options
+        n, size = options.eval_iters, options.batch_size
+        read = {split: map(crops.at, crops.evenly(n, size)) for split, crops in self.crops.items()}
+        if self.batches:
+            total = options.max_iters * options.gradient_accumulation_steps
+            numbers = (i * total // n for i in range(n))
+            read = {"train": map(self._batch, numbers), **read}
+        return {split: mean_loss(self.model, batches)[0] for split, batches in read.items()}
+
+    def _batch(self, number):
+        """Return the micro-batch of a number, and count its tokens."""
+        if self.batches:
+            idx, targets = self.batches(number)
+        else:
+            step, i = divmod(number, self.options.gradient_accumulation_steps)
+            crops = self.crops["train"]
+            idx, targets = crops.at(batch_starts(crops, self.options, step, i))
+        self.tokens_read += np.size(idx)
+        return idx, targets
+
+    def evaluate_and_save(self, bar: tqdm | None) -> None:
+        """Evaluate, log the losses in a line unless bar is None, and save a checkpoint."""
         losses = self.evaluate()
         split, loss = list(losses.items())[-1]
         if not math.isfinite(loss):
@@ -191,9 +309,11 @@ class Trainer:
                 self.save()
             drop_metrics_after(self.out_dir, -1)
             append_metrics(self.out_dir, record)
-        bar.write(f"step {self.step:>5}: " + ", ".join(f"{NAMES[split]} loss {losses[split]:.4f}" for split in losses))
+        if bar is not None:
+            shown = ", ".join(f"{NAMES[split]} loss {losses[split]:.4f}" for split in losses)
+            bar.write(f"step {self.step:>5}: {shown}")
         if self.on_evaluation:
-            self.on_evaluation(self)
+            self.on_evaluation(self, losses)
 
     def save(self) -> None:
         """Save a checkpoint of this step in `out_dir`."""
@@ -202,6 +322,10 @@ class Trainer:
             self.out_dir.mkdir(parents=True, exist_ok=True)
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
                  "threads": self.model.engine.threads, "kernels": self.model.engine.kernels, "corpus": self.corpus}
+        own = any(getattr(self, name) for name in OWN)
+        t = getattr(self.optimizer, "t", self.step)
+        if own or t != self.step:
+            state |= {"own": own, "optimizer": type(self.optimizer).__name__, "t": t}
         if self.model.params.frozen:
             state["frozen"] = sorted(self.model.params.frozen)
         save_checkpoint(self.out_dir, self.step, self.model, self.optimizer, self.tokenizer, state,
@@ -209,7 +333,7 @@ class Trainer:
         self.saved_step = self.step
 
     def _not_finite(self, what):
-        if self.optimizer.t == 0:
+        if self.step == 0:
             return NotFiniteError(f"{what} before the first step: the initial weights are bad, choose another model")
         saved = f", the checkpoint of step {self.saved_step} in {self.out_dir} is good" if self.out_dir else ""
         return NotFiniteError(f"{what} at step {self.step}: training stopped{saved}; "

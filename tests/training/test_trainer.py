@@ -162,10 +162,15 @@ def test_the_fingerprint_covers_what_is_masked():
 def test_the_best_and_the_latest_checkpoint_are_kept(tmp_path, monkeypatch):
     """And on_evaluation is called when the latest is there."""
     trainer, seen, losses = trainer_of(tmp_path), [], iter([3.0, 1.0, 2.0, 1.5])
-    trainer.on_evaluation = lambda trainer: seen.append((trainer.step, find_checkpoint(tmp_path).name))
+    trainer.on_evaluation = lambda trainer, losses: seen.append(
+        (trainer.step, find_checkpoint(tmp_path).name, losses["val"])
+    )
     monkeypatch.setattr(trainer, "evaluate", lambda: {"train": 0.0, "val": next(losses)})
     assert trainer.run()
-    assert seen == [(step, f"step-{step:08d}") for step in (0, 2, 4, 6)]
+    assert seen == [
+        (step, f"step-{step:08d}", loss)
+        for step, loss in zip((0, 2, 4, 6), (3.0, 1.0, 2.0, 1.5), strict=True)
+    ]
     assert [folder.name for folder in step_folders(tmp_path)] == ["step-00000002", "step-00000006"]
     assert find_checkpoint(tmp_path).name == "step-00000006"
     assert find_checkpoint(tmp_path, "best").name == "step-00000002"
