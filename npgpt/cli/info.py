@@ -64,7 +64,7 @@ def run(args):
         print(f"{checkpoint.folder}: step {checkpoint.state['step']}, best loss "
               f"{checkpoint.state['best_loss']:.4f} at step {checkpoint.state['best_step']}")
     elif args.model is not None:
-        config, _ = open_model(find_model(args.model, args.revision), block)
+        config, *_ = open_model(find_model(args.model, args.revision), block)
         batch_size = 1
     else:
         fields = {**load_preset(args.preset or "char-cpu"), **given_fields(args, MODEL_FIELDS)}

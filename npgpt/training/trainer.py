@@ -10,7 +10,7 @@ from pathlib import Path
 from npgpt.checkpoints.run import Checkpoint, fingerprint, save_checkpoint
 from npgpt.data.batches import Crops, Tokens
 from npgpt.data.tokenizer_base import Tokenizer
-from npgpt.data.tokenizers import NoTokenizer
+from npgpt.data.tokenizers import given_tokenizer
 from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.memory import check_training_memory
 from npgpt.engine.trial import check_trained
@@ -61,7 +61,7 @@ class Trainer:
             check_trained(model.config, model.params.trained)
         self.model, self.on_evaluation = model, on_evaluation
         self.out_dir = None if out_dir is None else Path(out_dir)
-        self.tokenizer = tokenizer or NoTokenizer(model.config.vocab_size)
+        self.tokenizer = given_tokenizer(tokenizer, model.config.vocab_size)
         options = options or TrainOptions()
         self.crop_length = options.crop_length or model.config.block_size
         if self.crop_length > model.config.block_size:
