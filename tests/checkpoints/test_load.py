@@ -97,6 +97,10 @@ def test_a_tensor_of_integers_is_refused(folder):
     with pytest.raises(UserError, match="ln_f.bias is stored as I32"):
         open_model(folder)
     wte = tensors["transformer.wte.weight"]
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"bias": true', '"bias": false'))
+    with pytest.raises(UserError, match="ln_f.bias is stored as I32"):
+        open_model(folder)
     heads = (wte.astype("int32"), "is stored as I32"), (wte.reshape(8, 11), "has the shape")
     for head, says in heads:
         save_file({**tensors, "lm_head.weight": head}, folder / "model.safetensors")
