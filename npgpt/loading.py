@@ -81,30 +81,25 @@ def load_model(
     A run may save and delete checkpoints meanwhile.
     """
     block = read_block(block)
-    where = device, threads, kernels
 
     def read():
-        given = freeze, block, tokenizer
-        return read_model(name, revision, which, dtype, where, *given, config_fields)
+        checkpoint, frozen = None, freeze or ()
+        if is_run(name):
+            checkpoint = read_checkpoint(find_checkpoint(name, which), block, tokenizer)
+            found = checkpoint.folder
+            if freeze is None and checkpoint.config.block != GPT2:
+                frozen = checkpoint.state.get("frozen", ())
+        else:
+            found = find_model(name, revision)
+        options = dtype, device, threads, kernels, frozen, block
+        model = GPT.from_pretrained(found, None, *options, **config_fields)
+        if checkpoint is not None:
+            return Loaded(model, checkpoint.tokenizer, found, checkpoint)
+        folder = found.parent if found.suffix == ".safetensors" else found
+        own = model_tokenizer(folder, model.config.vocab_size, tokenizer)
+        return Loaded(model, own, folder, None)
 
     return read_while_it_trains(name, read)
-
-
-def read_model(name, revision, which, dtype, where, freeze, block, tokenizer, config_fields):
-    """Return the `Loaded` of `load_model`, by one try."""
-    checkpoint = None
-    if is_run(name):
-        checkpoint = read_checkpoint(find_checkpoint(name, which), block, tokenizer)
-        found, tokenizer = checkpoint.folder, checkpoint.tokenizer
-        if freeze is None and checkpoint.config.block != GPT2:
-            freeze = checkpoint.state.get("frozen")
-    else:
-        found = find_model(name, revision)
-    folder = found.parent if found.suffix == ".safetensors" else found
-    model = GPT.from_pretrained(found, None, dtype, *where, freeze or (), block, **config_fields)
-    if checkpoint is None:
-        tokenizer = model_tokenizer(folder, model.config.vocab_size, tokenizer)
-    return Loaded(model, tokenizer, folder, checkpoint)
 
 
 def model_tokenizer(folder: Path, vocab_size: int, given: AnyTokenizer | None) -> Tokenizer:

@@ -55,4 +55,4 @@ def save_model(
         write_tensors(file, tensors)
     write_json(folder / "config.json", config_to_fields(config, dtype), indent=2)
     if tokenizer is not None:
-        write_tokenizer(tokenizer, folder, folder, config.block_size)
+        write_tokenizer(tokenizer, folder, config.block_size)

@@ -245,20 +245,23 @@ def last_merge(token, ranks):
     return parts
 
 
-def write_tokenizer(tokenizer: Tokenizer, source: Path, folder: Path, block_size: int) -> None:
+def write_tokenizer(
+    tokenizer: Tokenizer, folder: Path, block_size: int, source: Path | None = None
+) -> None:
     """Write a tokenizer to `folder`, for npgpt and for transformers' AutoTokenizer.
 
-    source: the folder of the model. If it has transformers' files of this tokenizer, they are
+    source: a folder with the same model. If it has transformers' files of this tokenizer, they are
     copied. If a tokenizer.json cannot be had, such as GPT-2's, standard error says so.
     """
     save_tokenizer(tokenizer, folder / TOKENIZER_FILE)
-    description, copied = read_description(source), set()
+    description = None if source is None else read_description(source)
+    copied: set[str] = set()
     same = description is not None and (
         is_gpt2(description)
         if tokenizer.kind == "gpt2"
         else tokenizer.to_dict() == {"kind": "hf", "tokenizer": description}
     )
-    if same:
+    if same and source is not None:
         copied = {name for name in FILES if (source / name).exists()}
         for name in copied:
             (folder / name).write_bytes(read_bytes(source / name, MOST_TOKENIZER_BYTES))

@@ -28,7 +28,7 @@ def run(args):
             value = getattr(config, field)
             raise UserError(f"{field}={value} has no counterpart in transformers' GPT-2")
         loaded.model.save_pretrained(folder, dtype=args.dtype)
-        write_tokenizer(loaded.tokenizer, loaded.folder, folder, config.block_size)
+        write_tokenizer(loaded.tokenizer, folder, config.block_size, loaded.folder)
     print(
         f"{args.out}: open it with transformers' GPT2LMHeadModel.from_pretrained, or npgpt's "
         "GPT.from_pretrained"

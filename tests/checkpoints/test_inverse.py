@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import linecache
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,7 +47,7 @@ OF_FIELDS = {
     "n_layer": st.integers(1, 3),
     "n_head": st.integers(1, 3),
     "n_embd": st.sampled_from([12, 24]),
-    "n_inner": st.none() | st.integers(2, 9) | st.just(48),
+    "n_inner": st.none() | st.integers(7, 13) | st.just(48),
     "activation": st.sampled_from(["gelu", "gelu_tanh"]),
     "layer_norm_epsilon": st.floats(1e-300, 0.5),
     "positions": st.sampled_from(["learned", "none"]),
@@ -125,24 +126,38 @@ def test_models_on_a_gpu_are_saved_and_loaded(tmp_path, monkeypatch, block, dtyp
     assert_same(model, load(tmp_path / "there", block=block)[0])
 
 
-@pytest.mark.parametrize("kind", ["module", "object", "file"])
+def cell(file, name):
+    """The block in a cell of a notebook, which has the text of a file."""
+    text, names = file.read_text(), {}
+    linecache.cache[name] = len(text), None, text.splitlines(True), name
+    exec(compile(text, name, "exec"), names)
+    return SimpleNamespace(**names)
+
+
+@pytest.mark.parametrize("kind", ["module", "object", "cell", "file"])
 def test_a_block_of_ones_own_is_named_and_asked_for(tmp_path, kind):
     """However it is given; another one is refused."""
     file = BLOCKS["lora"]
     names = runpy.run_path(str(file))
     functions = {name: names[name] for name in ("parameters", "forward", "backward")}
-    block = {"module": SimpleNamespace(**names), "object": SimpleNamespace(**functions)}
+    block = {
+        "module": SimpleNamespace(**names),
+        "object": SimpleNamespace(**functions),
+        "cell": cell(file, "<ipython-input-1>"),
+    }
     model = filled(GPTConfig(**SMALL), block=block.get(kind, file), freeze="wte")
     model.save_pretrained(tmp_path)
     fields = json.loads((tmp_path / "config.json").read_text())
     saved = fields["npgpt"]["block"]
-    assert saved == {"name": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+    name = "<ipython-input-1>" if kind == "cell" else file.name
+    assert saved == {"name": name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
     assert fields["model_type"] == "npgpt"
-    again, _ = load(tmp_path, block=file)
-    assert_same(model, again)
+    for each in (file, cell(file, "<ipython-input-2>")):
+        again, _ = load(tmp_path, block=each)
+        assert_same(model, again)
     assert not again.params.frozen and any(".lora_" in name for name in again.params)
     for other in (None, BLOCKS["modern"]):
-        with pytest.raises(UserError, match=r"the model has 'lora_block.py', .* block="):
+        with pytest.raises(UserError, match=f"the model has '{name}', .* block="):
             load(tmp_path, block=other)
 
 
