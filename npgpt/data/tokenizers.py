@@ -169,8 +169,10 @@ def given_tokenizer(given: AnyTokenizer, vocab_size: int, to_save: bool = True) 
     elif not isinstance(given, Tokenizer):
         library: Any = getattr(given, "backend_tokenizer", given)       # transformers'
         if not hasattr(library, "to_str"):
-            raise UserError(f"tokenizer={shown(given)} is neither npgpt's, nor one of tokenizers, nor "
-                            "a fast one of transformers: give one of these, or a name")
+            raise UserError(
+                f"tokenizer={shown(given)} is neither npgpt's, nor one of tokenizers, nor a fast "
+                "one of transformers: give one of these, or a name"
+            )
         with one_line_errors():
             description = json.loads(library.to_str())
         given = HFTokenizer(description, getattr(given, "special_tokens_map", None))

@@ -36,7 +36,7 @@ BLOCKS = {"gpt2": None, "modern": EXAMPLES / "modern_block.py", "lora": EXAMPLES
 EACH_BLOCK = pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS.keys())
 RATE = st.floats(0.0, 0.9)
 ENGINES = [each for each in KERNELS if each != "auto"]
-FAST = [each for each in ENGINES if each != "xla"]          # which takes half a second for each model
+FAST = [each for each in ENGINES if each != "xla"]      # which needs half a second for a model
 PAIRS = [*itertools.product(FAST, FAST), ("xla", "numpy"), ("numba", "xla")]
 OF_TYPES = {
     bool: st.booleans(),
