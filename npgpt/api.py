@@ -95,9 +95,18 @@ class GPT:
         self.engine = engine
 
     @classmethod
-    def from_pretrained(cls, name_or_path: Name, revision: str | None = None,
-                        dtype: str | None = "float32", device: str = "cpu", threads: int | None = None, kernels: str = "auto", freeze: Names = (),
-                        block: BlockFile | None = None, **config_fields: Any) -> "GPT":
+    def from_pretrained(
+        cls,
+        name_or_path: Name,
+        revision: str | None = None,
+        dtype: str | None = "float32",
+        device: str = "cpu",
+        threads: int | None = None,
+        kernels: str = "auto",
+        freeze: Names = (),
+        block: BlockFile | None = None,
+        **config_fields: Any,
+    ) -> "GPT":
         """Make a model with the weights of a GPT-2 checkpoint.
 
         name_or_path: a hub id ("gpt2", "distilgpt2", any "owner/name"), a folder with config.json
