@@ -21,6 +21,7 @@ from npgpt.checks import (
     check_whole,
     require,
 )
+from npgpt.data.tokenizers import AnyTokenizer
 from npgpt.engine.activations import Activations, Looking
 from npgpt.engine.choose import KERNELS, make_engine
 from npgpt.engine.kv_cache import KVCache, Reader
@@ -114,31 +115,51 @@ class GPT:
         self.engine = engine
 
     @classmethod
-    def from_pretrained(cls, name_or_path: Name, revision: str | None = None, dtype: str = "float32",
-                        device: str = "cpu", threads: int | None = None, kernels: str = "auto", freeze: Names = (),
-                        block: BlockFile | None = None, **config_fields: Any) -> "GPT":
+    def from_pretrained(
+        cls,
+        name_or_path: Name,
+        revision: str | None = None,
+        dtype: str | None = "float32",
+        device: str = "cpu",
+        threads: int | None = None,
+        kernels: str = "auto",
+        freeze: Names = (),
+        block: BlockFile | None = None,
+        **config_fields: Any,
+    ) -> "GPT":
         """Make a model with the weights of a GPT-2 checkpoint.
 
         name_or_path: a hub id ("gpt2", "distilgpt2", any "owner/name"), a folder with config.json
         and model.safetensors (one file, or shards with their index; a checkpoint of npgpt is such a
         folder too), or a .safetensors file with its config.json beside it. revision: a branch, tag
-        or commit of the hub. Weights stored as float16 or bfloat16 are widened. block: if it has
+        or commit of the hub. dtype: as in `GPT`; None: float64 if the weights are stored so, else
+        float32. Weights stored as float16 or bfloat16 are widened. block: if it has
         all parameters of GPT-2's and more, the others are drawn, and named on standard error.
         config_fields: fields of the config to replace, such as dropout=0.1.
         Raises UserError, before it allocates, if anything is missing, damaged or not supported.
         """
-        config, read = open_model(find_model(name_or_path, revision), read_block(block))
+        config, stored, read = open_model(find_model(name_or_path, revision), read_block(block))
         config = dataclasses.replace(config, **config_fields)
-        model = cls(config, None, dtype, device, threads, kernels, freeze=freeze)
+        model = cls(config, None, dtype or stored, device, threads, kernels, freeze=freeze)
         read(model.params)
         return model
 
-    def save_pretrained(self, folder: Name, dtype: str | None = None) -> None:
-        """Write model.safetensors and config.json, for transformers and `from_pretrained`.
+    def save_pretrained(
+        self, folder: Name, tokenizer: AnyTokenizer | None = None, dtype: str | None = None
+    ) -> None:
+        """Write what `npgpt.load` reads: model.safetensors and config.json, and the tokenizer.
 
-        dtype: "float16", "float32" or "float64", in which the weights are stored; by default that of the parameters.
+        transformers reads the folder too, unless its GPT-2 cannot compute the model; then
+        config.json has another "model_type". Of a block of one's own, its name and the SHA-256 of
+        its file are saved: `load` needs the file, as block=. What is frozen is not saved.
+        tokenizer: npgpt's, one of the `tokenizers` library, a fast one of transformers, or a name
+        as for `make_tokenizer`; None: none is written, and one that is there stays.
+        dtype: "float16", "float32" or "float64", in which the weights are stored; by default that
+        of the parameters.
+        Raises UserError for a folder that is a run, and for a tokenizer that has more tokens than
+        the model, or that `load` could not give back, such as a subclass of npgpt's.
         """
-        save_model(self.params, folder, dtype)
+        save_model(self.params, folder, tokenizer, dtype)
 
     def __repr__(self):
         config = self.config

@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 from npgpt.api import GPT, BlockFile, Name
-from npgpt.arrays import DTYPES
 from npgpt.checkpoints.load import find_model
 from npgpt.checkpoints.run import (
     Checkpoint,
@@ -16,15 +15,23 @@ from npgpt.checkpoints.run import (
 from npgpt.checkpoints.tokenizer_files import read_tokenizer
 from npgpt.checks import check_choice
 from npgpt.data.tokenizer_base import Tokenizer
-from npgpt.data.tokenizers import TOKENIZER_FILE, GPT2Tokenizer, load_tokenizer
+from npgpt.data.tokenizers import (
+    TOKENIZER_FILE,
+    AnyTokenizer,
+    GPT2Tokenizer,
+    NoTokenizer,
+    given_tokenizer,
+    load_tokenizer,
+)
 from npgpt.errors import UserError
 from npgpt.model.block import GPT2, read_block
-from npgpt.training.options import options_of
 
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """A model with its tokenizer and origin. `checkpoint` is None for a model that npgpt did not train."""
+    """A model with its tokenizer, or a `NoTokenizer`, and origin. `checkpoint` is None for a model
+    that npgpt did not train.
+    """
 
     model: GPT
     tokenizer: Tokenizer
@@ -34,18 +41,24 @@ class Loaded:
 
 def load(name_or_path: Name = "out", revision: str | None = None, which: str = "best", dtype: str | None = None,
          device: str = "cpu", threads: int | None = None, kernels: str = "auto",
-         block: BlockFile | None = None) -> tuple[GPT, Tokenizer]:
-    """Load a model and its tokenizer: (GPT, tokenizer).
+         block: BlockFile | None = None,
+         tokenizer: AnyTokenizer | None = None) -> tuple[GPT, Tokenizer | None]:
+    """Load a model and its tokenizer: (GPT, tokenizer), the tokenizer None if there is none.
 
-    name_or_path: a run of `npgpt train` or one of its checkpoints, "tiny", a small model that comes with npgpt, or
-    anything else that `GPT.from_pretrained` takes. which: the checkpoint of a run, "best" (lowest validation loss) or
-    "latest". dtype: by default that of the stored parameters for a run, else float32. The other arguments are those of
-    GPT.
-    Raises UserError if there is no such model, or it is damaged or not supported.
+    name_or_path: a run of `npgpt train` or one of its checkpoints, "tiny", a small model that comes
+    with npgpt, a folder of `GPT.save_pretrained`, or anything else that `GPT.from_pretrained`
+    takes. which: the checkpoint of a run, "best" (lowest validation loss) or "latest". dtype: by
+    default float64 if the parameters are stored so, else float32. block: the model's, if it is not
+    GPT-2's. tokenizer: instead of the stored one, as in `GPT.save_pretrained`, or an object of your
+    own class; without any, a model with GPT-2's vocabulary gets GPT-2's. The other arguments are
+    those of GPT.
+    Raises UserError if there is no such model, it is damaged or not supported, or the tokenizer has
+    more tokens than the model.
     """
     check_choice("which", which, ("best", "latest"))
-    loaded = load_model(name_or_path, revision, which, dtype, device, threads, kernels, block=block)
-    return loaded.model, loaded.tokenizer
+    where = device, threads, kernels
+    loaded = load_model(name_or_path, revision, which, dtype, *where, None, block, tokenizer)
+    return loaded.model, None if isinstance(loaded.tokenizer, NoTokenizer) else loaded.tokenizer
 
 
 def load_model(
@@ -58,6 +71,7 @@ def load_model(
     kernels="auto",
     freeze=None,
     block=None,
+    tokenizer=None,
     **config_fields,
 ) -> Loaded:
     """Load a model like `load`, and return a `Loaded`; config_fields replace fields of its config
@@ -67,38 +81,34 @@ def load_model(
     A run may save and delete checkpoints meanwhile.
     """
     block = read_block(block)
-    where = device, threads, kernels
 
     def read():
-        return read_model(name, revision, which, dtype, where, freeze, block, config_fields)
+        checkpoint, frozen = None, freeze or ()
+        if is_run(name):
+            checkpoint = read_checkpoint(find_checkpoint(name, which), block, tokenizer)
+            found = checkpoint.folder
+            if freeze is None and checkpoint.config.block != GPT2:
+                frozen = checkpoint.state.get("frozen", ())
+        else:
+            found = find_model(name, revision)
+        options = dtype, device, threads, kernels, frozen, block
+        model = GPT.from_pretrained(found, None, *options, **config_fields)
+        if checkpoint is not None:
+            return Loaded(model, checkpoint.tokenizer, found, checkpoint)
+        folder = found.parent if found.suffix == ".safetensors" else found
+        own = model_tokenizer(folder, model.config.vocab_size, tokenizer)
+        return Loaded(model, own, folder, None)
 
     return read_while_it_trains(name, read)
 
 
-def read_model(name, revision, which, dtype, where, freeze, block, config_fields):
-    """Return the `Loaded` of `load_model`, by one try."""
-    checkpoint = None
-    if is_run(name):
-        checkpoint = read_checkpoint(find_checkpoint(name, which), block)
-        found, tokenizer = checkpoint.folder, checkpoint.tokenizer
-        if dtype is None:
-            dtype = DTYPES[options_of(checkpoint).dtype]
-        if freeze is None and checkpoint.config.block != GPT2:
-            freeze = checkpoint.state.get("frozen")
-    else:
-        found, dtype = find_model(name, revision), "float32" if dtype is None else dtype
-    folder = found.parent if found.suffix == ".safetensors" else found
-    model = GPT.from_pretrained(found, None, dtype, *where, freeze or (), block, **config_fields)
-    if checkpoint is None:
-        tokenizer = model_tokenizer(folder, model.config.vocab_size)
-    return Loaded(model, tokenizer, folder, checkpoint)
-
-
-def model_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
-    """Return a model's tokenizer: npgpt's own file, else transformers' files, else GPT-2's if the
-    vocabulary has its size.
+def model_tokenizer(folder: Path, vocab_size: int, given: AnyTokenizer | None) -> Tokenizer:
+    """Return a model's tokenizer: the given one, else that in npgpt's own file, else in
+    transformers' files, else GPT-2's if the vocabulary has its size, else a `NoTokenizer`.
     """
     tokenizer: Tokenizer | None
+    if given is not None:
+        return given_tokenizer(given, vocab_size, to_save=False)
     if (folder / TOKENIZER_FILE).exists():
         tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
     else:
@@ -106,8 +116,9 @@ def model_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     if tokenizer is None and vocab_size == GPT2Tokenizer.vocab_size:
         tokenizer = GPT2Tokenizer()
     if tokenizer is None:
-        raise UserError(f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json, nor "
-                        "vocab.json with merges.txt: copy the model's tokenizer there")
+        why = (f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json, nor "
+               "vocab.json with merges.txt: copy the model's tokenizer there")
+        tokenizer = NoTokenizer(vocab_size, why)
     if tokenizer.vocab_size > vocab_size:
         raise UserError(f"the tokenizer in {folder} has {tokenizer.vocab_size} tokens, but the model only "
                         f"{vocab_size}: copy the model's tokenizer there")

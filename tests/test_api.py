@@ -173,8 +173,7 @@ def test_load_gives_back_the_run_of_a_trainer(tmp_path, tokenizer):
     if tokenizer:
         assert loaded.decode(loaded.encode("badge")) == "badge"
     else:
-        with pytest.raises(UserError, match="without a tokenizer"):
-            loaded.encode("badge")
+        assert loaded is None
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "exported")]) == 0
     assert (tmp_path / "exported/tokenizer.json").exists() == bool(tokenizer)
 

@@ -14,10 +14,10 @@ import sys
 import numpy as np
 from tqdm import tqdm
 
-from npgpt import load
 from npgpt.cli.main import fail
 from npgpt.data.corpora import read_text
 from npgpt.errors import UserError
+from npgpt.loading import load_model
 
 
 def read_passages(path, tokenizer, block_size):
@@ -53,8 +53,9 @@ def main(arguments=None):
     parser.add_argument("file", help="JSON lines")
     args = parser.parse_args(arguments)
     try:
-        model, tokenizer = load(args.model)
-        passages = read_passages(args.file, tokenizer, model.config.block_size)
+        loaded = load_model(args.model)
+        model = loaded.model
+        passages = read_passages(args.file, loaded.tokenizer, model.config.block_size)
         scores = [score(model, *each) for each in tqdm(passages, "lambada", disable=None)]
     except UserError as error:
         return fail(error)

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.arrays import to_host
-from npgpt.checkpoints.config_json import config_to_fields
 from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, write_tensors
 from npgpt.checks import check_real, check_whole, require, shown
 from npgpt.cli.main import fail
@@ -98,14 +97,6 @@ def read_adapter(adapter, model):
         model.params[name] = matrix.T
 
 
-def save_model(model, folder):
-    """Write model.safetensors and config.json, for `npgpt` with the model's block."""
-    with atomic_writer(folder / "model.safetensors") as file:
-        write_tensors(file, model.params)
-    fields = config_to_fields(model.config, str(model.params.dtype))
-    write_json(folder / "config.json", fields, indent=2)
-
-
 def write_adapter(model, folder):
     """Write the A and B of a model with lora_block.py to a folder, as an adapter of peft."""
     folder, block = Path(folder), names_of(model)
@@ -148,7 +139,7 @@ def run(args):
         if args.command == "read":
             loaded = load_model(args.init_from, block=write_block(args.adapter, folder))
             read_adapter(args.adapter, loaded.model)
-            save_model(loaded.model, folder)
+            loaded.model.save_pretrained(folder)
         else:
             loaded = load_model(args.model, block=args.block)
             if args.command == "write":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from npgpt.checkpoints.config_json import read_config
 from npgpt.checkpoints.run import is_deleted
-from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, same_values
+from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, is_zero, same_values
 from npgpt.checks import shown
 from npgpt.errors import UserError, remark
 from npgpt.files import open_regular, read_json
@@ -22,6 +22,8 @@ INDEX = "model.safetensors.index.json"
 TINY = Path(__file__).parent / "tiny"       # a small model that comes with npgpt; its README.md says how it was trained
 LLM_C = struct.pack("<i", 20240326)         # the first bytes of its weight files
 PREFIX = re.compile(r"^(module\.|_orig_mod\.)*")          # of torch's DataParallel and compile
+BIASES = "bias", "qkv_bias", "mlp_bias"     # fields of biases that transformers' GPT-2 has
+BIAS = re.compile(r"(h\.\d+\..*|ln_f)\.bias")
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")      # old checkpoints contain the causal mask
 
 
@@ -52,13 +54,14 @@ def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> 
 
 def open_model(
     path: Path, block: Block | None = None
-) -> tuple[GPTConfig, Callable[[Parameters], None]]:
-    """Return (GPTConfig, fill) for a folder or .safetensors file; fill(params) fills a `Parameters`
-    of that config.
+) -> tuple[GPTConfig, str, Callable[[Parameters], None]]:
+    """Return (GPTConfig, dtype, fill) for a folder or .safetensors file; fill(params) fills a
+    `Parameters` of that config. dtype: "float64" if it is stored, else "float32".
 
     Everything is checked before anything large is allocated. If the weights are GPT-2's, `fill`
     draws what an own block adds to them, and names it on standard error. A stored head that differs
-    from the embedding makes the config untied; `fill` says so. Raises UserError for a
+    from the embedding makes the config untied, and biases that it lacks are passed over if they
+    are zeros, else the config gets them; `fill` says so. Raises UserError for a
     config that npgpt does not support, a damaged file, and tensors that are missing, extra, or of
     the wrong shape or type.
     """
@@ -80,13 +83,24 @@ def open_model(
             f"{path}: the name of every tensor begins with {prefix!r}, which torch's DataParallel "
             "or compile adds: remove it from the names"
         )
+    types = {file.dtype(name) for file, name in stored.values()}
     head, wte = stored.get("lm_head.weight"), stored.get("wte.weight")
-    untie = False
+    remarks = []
     if head and wte and config.tie_word_embeddings:
-        untie = not same_values(head, wte)
-        config = dataclasses.replace(config, tie_word_embeddings=not untie)
-        if not untie:
+        if same_values(head, wte):
             del stored["lm_head.weight"]
+        else:
+            config = dataclasses.replace(config, tie_word_embeddings=False)
+            remarks.append(
+                f"{path}: lm_head.weight differs from wte.weight, so the model is untied, "
+                "though its config says tied"
+            )
+    config, tuned = with_stored_biases(config, stored)
+    if tuned:
+        remarks.append(
+            f"{path}: biases that are not zero are stored, so the model has them, though its "
+            f"config says {'=False, '.join(tuned)}=False"
+        )
     shapes, gpt2 = (
         parameter_shapes(config),
         parameter_shapes(dataclasses.replace(config, block=GPT2)),
@@ -95,24 +109,41 @@ def open_model(
     drawn = [] if any(name in stored for name in own) else own
     check_tensors({name: shapes[name] for name in shapes if name not in drawn}, stored, path)
 
+    if drawn:
+        names = sorted({re.sub(r"^h\.\d+", "h.*", name) for name in drawn})
+        remarks.append(f"not in the checkpoint, so drawn by {config.block}: {', '.join(names)}")
+
     def fill(params):
-        if untie:
-            remark(
-                f"npgpt: {path}: lm_head.weight differs from wte.weight, so the model is untied, "
-                "though its config says tied",
-                file=sys.stderr,
-            )
         for name, (file, stored_name) in stored.items():
             file.read_into(stored_name, params[name])
         if drawn:
             initialize(params, 0, names=drawn)
-            names = sorted({re.sub(r"^h\.\d+", "h.*", name) for name in drawn})
-            remark(
-                f"npgpt: not in the checkpoint, so drawn by {config.block}: {', '.join(names)}",
-                file=sys.stderr,
-            )
+        for each in remarks:
+            remark(f"npgpt: {each}", file=sys.stderr)
 
-    return config, fill
+    return config, "float64" if "F64" in types else "float32", fill
+
+
+def with_stored_biases(config, stored):
+    """Return a config with the biases that it lacks, but that are stored and not zero, and the
+    fields that have changed. Other biases that it lacks, zeros for transformers, leave `stored`.
+    """
+    biases = {*filter(BIAS.fullmatch, stored.keys() - parameter_shapes(config).keys())}
+    zeros = {name for name in biases if is_zero(*stored[name])}
+    tuned = dict.fromkeys(map(field_of, biases - zeros), True)
+    if tuned:
+        used = {field: config.used(field) for field in BIASES}
+        config = dataclasses.replace(config, **used | tuned).derived()
+    for name in zeros - parameter_shapes(config).keys():
+        del stored[name]
+    return config, sorted(tuned)
+
+
+def field_of(bias):
+    """Return the field of a config that says whether there is a bias of GPT-2's."""
+    if "c_attn" in bias:
+        return "qkv_bias"
+    return "mlp_bias" if ".mlp." in bias else "bias"
 
 
 def weight_files(folder: Path) -> list[Path]:

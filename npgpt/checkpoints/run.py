@@ -29,7 +29,13 @@ from npgpt.checkpoints.config_json import config_to_fields, read_config
 from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, write_tensors
 from npgpt.checks import MOST, MOST_THREADS, check_path, is_real
 from npgpt.data.tokenizer_base import Tokenizer
-from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
+from npgpt.data.tokenizers import (
+    TOKENIZER_FILE,
+    AnyTokenizer,
+    given_tokenizer,
+    load_tokenizer,
+    save_tokenizer,
+)
 from npgpt.errors import UserError
 from npgpt.files import check_regular, digest, is_folder, publish, read_json, write_json
 from npgpt.model.block import Block
@@ -112,7 +118,9 @@ def is_run(path: str | Path) -> bool:
     """Return whether a path is a run or one of its checkpoints."""
     check_path("the model's name or path", path)
     path = Path(path)
-    return (path / "state.json").exists() or bool(checkpoints(path)) or str(path) == "out"
+    if (path / "state.json").exists() or checkpoints(path):
+        return True
+    return str(path) == "out" and not (path / "config.json").exists()
 
 
 def is_deleted(path: Path) -> bool:
@@ -161,8 +169,13 @@ def versions(path):
     return found
 
 
-def read_checkpoint(folder: Path, block: Block | None = None) -> Checkpoint:
-    """Open the checkpoint in a folder. Raises UserError if a file is not the one that was saved, or `block` differs."""
+def read_checkpoint(
+    folder: Path, block: Block | None = None, tokenizer: AnyTokenizer | None = None
+) -> Checkpoint:
+    """Open the checkpoint in a folder. tokenizer: instead of the saved one, which is not read then.
+
+    Raises UserError if a file is not the one that was saved, or `block` differs.
+    """
     state = read_state(folder)
     if STEP_FOLDER.fullmatch(folder.name) and step_of(folder) != state["step"]:
         raise UserError(f"{folder / 'state.json'} is of step {state['step']}: {DAMAGED}")
@@ -174,7 +187,11 @@ def read_checkpoint(folder: Path, block: Block | None = None) -> Checkpoint:
         if not same:
             raise UserError(f"{folder / name} is missing or not the file that was saved: {DAMAGED}")
     config = read_config(folder / "config.json", block)
-    return Checkpoint(folder, config, state, load_tokenizer(folder / TOKENIZER_FILE))
+    if tokenizer is None:
+        tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
+    else:
+        tokenizer = given_tokenizer(tokenizer, config.vocab_size, to_save=False)
+    return Checkpoint(folder, config, state, tokenizer)
 
 
 def read_state(folder: Path) -> dict:

@@ -92,6 +92,12 @@ def same_values(a, b):
     return all(np.array_equal(x, y) for x, y in pairs)
 
 
+def is_zero(file, name):
+    """Return whether a tensor of a `TensorFile` has only zeros."""
+    is_float = file.dtype(name) in DTYPES
+    return is_float and not any(values.any() for values in file.chunks(name))
+
+
 def check_tensors(shapes, stored, path):
     """Raise UserError, naming the tensors that are missing, extra, or of the wrong shape or type.
 

@@ -12,6 +12,7 @@ from npgpt.data.tokenizers import (
     ByteTokenizer,
     CharTokenizer,
     GPT2Tokenizer,
+    NoTokenizer,
     save_tokenizer,
 )
 from npgpt.errors import UserError, say_once
@@ -202,10 +203,10 @@ def is_gpt2(description: dict) -> bool:
     return sha256 == GPT2_SHA256 and not any(differs)
 
 
-def describe(tokenizer: Tokenizer) -> dict | None:
-    """Return the contents of a tokenizer.json that encodes as `tokenizer`; None if it has no text.
+def describe(tokenizer: Tokenizer) -> dict:
+    """Return the contents of a tokenizer.json that encodes as `tokenizer`.
 
-    Raises UserError if GPT-2's vocabulary is neither cached nor downloaded.
+    Raises UserError if GPT-2's vocabulary is neither cached nor downloaded, and for `NoTokenizer`.
     """
     match tokenizer:
         case HFTokenizer():
@@ -225,7 +226,8 @@ def describe(tokenizer: Tokenizer) -> dict | None:
             added = {**dict.fromkeys(FLAGS, False), **end, "special": True}
             vocab[END] = GPT2Tokenizer.eos_token_id
             return bpe(vocab, merges, byte_level(), byte_level(), [added])
-    return None
+    assert isinstance(tokenizer, NoTokenizer)
+    raise UserError(tokenizer.why)
 
 
 def spelled(token):
@@ -243,34 +245,35 @@ def last_merge(token, ranks):
     return parts
 
 
-def write_tokenizer(tokenizer: Tokenizer, source: Path, folder: Path, block_size: int) -> None:
+def write_tokenizer(
+    tokenizer: Tokenizer, folder: Path, block_size: int, source: Path | None = None
+) -> None:
     """Write a tokenizer to `folder`, for npgpt and for transformers' AutoTokenizer.
 
-    source: the folder of the model. If it has transformers' files of this tokenizer, they are
-    copied. If GPT-2's vocabulary cannot be had, standard error says that tokenizer.json is missing.
+    source: a folder with the same model. If it has transformers' files of this tokenizer, they are
+    copied. If a tokenizer.json cannot be had, such as GPT-2's, standard error says so.
     """
     save_tokenizer(tokenizer, folder / TOKENIZER_FILE)
-    description = read_description(source)
+    description = None if source is None else read_description(source)
+    copied: set[str] = set()
     same = description is not None and (
         is_gpt2(description)
         if tokenizer.kind == "gpt2"
         else tokenizer.to_dict() == {"kind": "hf", "tokenizer": description}
     )
-    if same:
-        for name in FILES:
-            if (source / name).exists():
-                (folder / name).write_bytes(read_bytes(source / name, MOST_TOKENIZER_BYTES))
+    if same and source is not None:
+        copied = {name for name in FILES if (source / name).exists()}
+        for name in copied:
+            (folder / name).write_bytes(read_bytes(source / name, MOST_TOKENIZER_BYTES))
     else:
         try:
             description = describe(tokenizer)
         except UserError as error:
             say_once(f"without tokenizer.json: {error}", print)
             return
-    if description is None:
-        return
     config = transformers_config(tokenizer, description, block_size)
     for name, value in (("tokenizer.json", description), ("tokenizer_config.json", config)):
-        if not (folder / name).exists():
+        if name not in copied:
             write_json(folder / name, value)
 
 

@@ -1,10 +1,11 @@
 """Export a model to a folder that transformers can open."""
 
+from npgpt.checkpoints.config_json import unsupported_by_transformers
 from npgpt.checkpoints.tensorfile import NAMES
 from npgpt.checkpoints.tokenizer_files import write_tokenizer
 from npgpt.checks import check_path
 from npgpt.cli.arguments import add_model_argument, load_given_model
-from npgpt.errors import remark
+from npgpt.errors import UserError, remark
 from npgpt.files import new_folder
 
 
@@ -22,8 +23,12 @@ def run(args):
     check_path("--out", args.out)
     with new_folder(args.out) as folder:
         loaded = load_given_model(args)
-        loaded.model.save_pretrained(folder, args.dtype)
-        write_tokenizer(loaded.tokenizer, loaded.folder, folder, loaded.model.config.block_size)
+        config = loaded.model.config
+        if field := unsupported_by_transformers(config):
+            value = getattr(config, field)
+            raise UserError(f"{field}={value} has no counterpart in transformers' GPT-2")
+        loaded.model.save_pretrained(folder, dtype=args.dtype)
+        write_tokenizer(loaded.tokenizer, folder, config.block_size, loaded.folder)
     remark(
         f"{args.out}: open it with transformers' GPT2LMHeadModel.from_pretrained, or npgpt's "
         "GPT.from_pretrained"

@@ -77,7 +77,7 @@ def run(args):
             text = "{}: step {step}, best loss {best_loss:.4f} at step {best_step}"
             print(text.format(checkpoint.folder, **found))
     elif args.model is not None:
-        config, _ = open_model(find_model(args.model, args.revision), block)
+        config, *_ = open_model(find_model(args.model, args.revision), block)
         batch_size = 1
     else:
         fields = {**load_preset(args.preset or "char-cpu"), **given_fields(args, MODEL_FIELDS)}

@@ -19,7 +19,7 @@ from npgpt.cli.arguments import add_block_argument, add_quiet_argument
 from npgpt.cli.exercise import own_pairs
 from npgpt.errors import UserError, remark
 from npgpt.files import write_atomically
-from npgpt.loading import load
+from npgpt.loading import load_model
 from npgpt.study.lessons.table import chosen_lessons, is_file
 from npgpt.study.page.live import Live
 from npgpt.study.page.page import require_extra, study_page
@@ -77,7 +77,8 @@ def chosen_model(checkpoint, block, or_run):
     """Return a model, its tokenizer, and what the page calls it; without a checkpoint the run in RUN, or tiny."""
     if checkpoint is None and or_run and step_folders(RUN):
         checkpoint = RUN
-    if checkpoint is None:
-        # BLAS with two threads takes five times as long for matrices as small as these.
-        return *load(TINY, threads=1, block=block), "tiny, which npgpt trained on Shakespeare's plays"
-    return *load(checkpoint, block=block), checkpoint
+    name = checkpoint or "tiny, which npgpt trained on Shakespeare's plays"
+    # BLAS with two threads takes five times as long for matrices as small as tiny's.
+    threads = 1 if checkpoint is None else None
+    loaded = load_model(checkpoint or TINY, threads=threads, block=block)
+    return loaded.model, loaded.tokenizer, name

@@ -37,7 +37,7 @@ from npgpt.cli.sample import default_prompt, print_samples, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens, print_special
 from npgpt.data.corpora import CORPORA, open_corpus
 from npgpt.data.dataset import tokenizer_of
-from npgpt.data.tokenizers import is_called
+from npgpt.data.tokenizers import NoTokenizer, given_tokenizer, is_called
 from npgpt.devices import array_module
 from npgpt.display import tqdm
 from npgpt.errors import BackwardError, UserError, one_line, remark
@@ -360,8 +360,11 @@ def pretrained_model(args, options, model_fields):
     for name, asked in model_fields.items():
         if name not in DROPOUTS:
             check_same(name, loaded.model.config.used(name), asked, args.init_from)
-    check_tokenizer(args, loaded.tokenizer, args.init_from)
-    return loaded.model, loaded.tokenizer
+    tokenizer = loaded.tokenizer
+    if args.tokenizer and isinstance(tokenizer, NoTokenizer):
+        tokenizer = given_tokenizer(args.tokenizer, loaded.model.config.vocab_size)
+    check_tokenizer(args, tokenizer, args.init_from)
+    return loaded.model, tokenizer
 
 
 def kernels_of_run(args, state):

@@ -8,7 +8,7 @@ from npgpt.checkpoints.run import fingerprint
 from npgpt.data.corpora import CORPORA, open_corpus
 from npgpt.data.dataset import tokenize_corpus
 from npgpt.data.token_files import SEPARATOR, load_token_files
-from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer
+from npgpt.data.tokenizers import TOKENIZER_FILE, NoTokenizer, load_tokenizer
 from npgpt.errors import UserError, printable, remark
 from npgpt.training.options import options_of
 
@@ -31,13 +31,15 @@ def open_tokens(tokenizer, corpus, val_fraction=0.1, special=True):
     """Return (train, validation) tokens of a corpus, as `tokenize_corpus` does.
 
     They are uint16, a quarter of the memory.
-    Raises UserError if the corpus consists of another tokenizer's token files.
+    Raises UserError if the corpus consists of another tokenizer's token files, or of text for a
+    model without a tokenizer.
     """
     if corpus.text is not None:
         splits = tokenize_corpus(corpus, tokenizer, val_fraction, special)
         return tuple(None if split is None else split.astype(np.uint16) for split in splits)
     made_by = corpus.folder / TOKENIZER_FILE
-    if made_by.exists() and load_tokenizer(made_by).to_dict() != tokenizer.to_dict():
+    known = made_by.exists() and not isinstance(tokenizer, NoTokenizer)
+    if known and load_tokenizer(made_by).to_dict() != tokenizer.to_dict():
         raise UserError(f"the token files in {corpus.folder} were made by another tokenizer than the model's")
     return load_token_files(corpus.folder)
 

@@ -5,11 +5,14 @@ JSON beside a checkpoint.
 """
 
 import functools
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer
+from npgpt.checks import check_whole, shown
+from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer, one_line_errors
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.download.file import call_within
 from npgpt.errors import UserError, one_line
@@ -17,6 +20,8 @@ from npgpt.files import read_json, write_json
 
 TOKENIZER_FILE = "npgpt_tokenizer.json"
 VOCABULARY_SECONDS = 10     # to load GPT-2's vocabulary (1.5 MB), the first time over the network
+
+AnyTokenizer = Any      # npgpt's, that of `tokenizers`, a fast one of transformers, or a name
 
 
 class CharTokenizer(Tokenizer):
@@ -106,20 +111,27 @@ class GPT2Tokenizer(Tokenizer):
 
 
 class NoTokenizer(Tokenizer):
-    """Placeholder for a `Trainer` without a tokenizer. Its methods raise UserError."""
+    """Placeholder for a model without a tokenizer. Its methods raise UserError, which says why."""
 
     kind = "none"
+    why = (
+        "the model was saved without a tokenizer: use it in Python, with ids or with "
+        "load(…, tokenizer=…), or save it there with one, save_pretrained(folder, tokenizer)"
+    )
 
-    def __init__(self, vocab_size):
-        self.vocab_size = vocab_size
+    def __init__(self, vocab_size, why=why):
+        self.vocab_size, self.why = vocab_size, why
 
     def encode(self, text, special=False):
-        raise UserError("this model was trained on token ids without a tokenizer: use it from Python, with ids")
+        raise UserError(self.why)
 
     decode_bytes = encode
 
     def to_dict(self):
         return {"kind": self.kind, "vocab_size": self.vocab_size}
+
+
+SAVED = CharTokenizer, ByteTokenizer, GPT2Tokenizer, HFTokenizer, NoTokenizer
 
 
 def make_tokenizer(name: str, text: str | None = None) -> Tokenizer:
@@ -141,6 +153,38 @@ def make_tokenizer(name: str, text: str | None = None) -> Tokenizer:
     if text is None:
         raise UserError("a char tokenizer takes its characters from a text: give it one, or choose byte or gpt2")
     return CharTokenizer.from_text(text)
+
+
+def given_tokenizer(given: AnyTokenizer, vocab_size: int, to_save: bool = True) -> Tokenizer:
+    """Return the Tokenizer that a user has given for a model of `vocab_size` tokens.
+
+    given: a Tokenizer; one of the `tokenizers` library, or a fast one of transformers; a name for
+    `make_tokenizer`; None for a `NoTokenizer`.
+    to_save: refuse one that `load_tokenizer` would not give back.
+    Raises UserError for anything else, or if the vocabulary exceeds the model's.
+    """
+    if given is None:
+        return NoTokenizer(vocab_size)
+    if isinstance(given, str):
+        given = make_tokenizer(given)
+    elif not isinstance(given, Tokenizer):
+        library: Any = getattr(given, "backend_tokenizer", given)       # transformers'
+        if not hasattr(library, "to_str"):
+            raise UserError(
+                f"tokenizer={shown(given)} is neither npgpt's, nor one of tokenizers, nor a fast "
+                "one of transformers: give one of these, or a name"
+            )
+        with one_line_errors():
+            description = json.loads(library.to_str())
+        given = HFTokenizer(description, getattr(given, "special_tokens_map", None))
+    size = getattr(given, "vocab_size", None)
+    check_whole("vocab_size of the tokenizer of this model", size, 1, vocab_size)
+    if to_save and type(given) not in SAVED:
+        raise UserError(
+            f"a tokenizer of the type {type(given).__name__} cannot be saved, only npgpt's own "
+            "types: leave it out (tokenizer=None), and give it to load(…, tokenizer=…)"
+        )
+    return given
 
 
 def is_called(tokenizer: Tokenizer, name: str) -> bool:

@@ -18,8 +18,7 @@ from npgpt.checkpoints.run import (
     save_checkpoint,
 )
 from npgpt.data.batches import Crops, Tokens
-from npgpt.data.tokenizer_base import Tokenizer
-from npgpt.data.tokenizers import NoTokenizer
+from npgpt.data.tokenizers import AnyTokenizer, given_tokenizer
 from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.memory import check_training_memory
 from npgpt.engine.trial import check_trained
@@ -98,7 +97,7 @@ class Trainer:
         val_tokens: Tokens | None = None,
         options: TrainOptions | None = None,
         out_dir: str | os.PathLike | None = None,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: AnyTokenizer | None = None,
         corpus_name: str | None = None,
         on_evaluation: Callable[["Trainer", dict[str, float]], object] | None = None,
         *,
@@ -117,7 +116,7 @@ class Trainer:
         self.model, self.on_evaluation = model, on_evaluation
         self.schedule, self.groups, self.batches, self.loss = schedule, groups, batches, loss
         self.out_dir = None if out_dir is None else Path(out_dir)
-        self.tokenizer = tokenizer or NoTokenizer(model.config.vocab_size)
+        self.tokenizer = given_tokenizer(tokenizer, model.config.vocab_size)
         options = options or TrainOptions()
         self.crop_length = options.crop_length or model.config.block_size
         if self.crop_length > model.config.block_size:

@@ -229,7 +229,7 @@ def test_a_run_is_found_between_two_looks_and_a_damaged_one_is_not_read_for_ever
         (folder / "state.json").touch()
         raise UserError("damaged")
 
-    monkeypatch.setattr("npgpt.loading.read_checkpoint", lambda folder, block: touched(folder))
+    monkeypatch.setattr("npgpt.loading.read_checkpoint", lambda folder, *_: touched(folder))
     refused(npgpt("sample"), "damaged")
     assert len(times) == run.MOST_READS + 1
     times.clear()

@@ -1,6 +1,7 @@
 """Files with the wrong content are refused by name, before anything large is allocated."""
 
 import json
+import re
 import struct
 
 import numpy as np
@@ -97,6 +98,13 @@ def test_a_tensor_of_integers_is_refused(folder):
     with pytest.raises(UserError, match="ln_f.bias is stored as I32"):
         open_model(folder)
     wte = tensors["transformer.wte.weight"]
+    config = folder / "config.json"
+    config.write_text(re.sub('bias": true', 'bias": false', config.read_text()))
+    biases = {name: 0 * tensors[name] for name in tensors if name.endswith(".bias")}
+    biases["transformer.ln_f.bias"] = np.zeros(8, np.int32)
+    save_file(tensors | biases, folder / "model.safetensors")
+    with pytest.raises(UserError, match="ln_f.bias is stored as I32"):
+        open_model(folder)
     heads = (wte.astype("int32"), "is stored as I32"), (wte.reshape(8, 11), "has the shape")
     for head, says in heads:
         save_file({**tensors, "lm_head.weight": head}, folder / "model.safetensors")

@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig, UserError
+from npgpt import GPT, GPTConfig, UserError, load
 from npgpt.checkpoints.load import open_model
+from npgpt.checkpoints.tensorfile import TensorFile
+from tests.helpers.runs import refused
 from tests.torch_gpt import assert_equal, unit_scale
 
 torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
@@ -82,14 +84,62 @@ def test_what_npgpt_saves_transformers_opens(variant, tmp_path):
     assert_equal(ours.forward(IDX)[0], logits_of(theirs.eval()))
     back = GPT.from_pretrained(tmp_path, dtype="float64")
     assert np.array_equal(back.forward(IDX)[0], ours.forward(IDX)[0])
-    assert back.config == ours.config or "bias" in str(variant)
+    assert back.config == ours.config.derived() and list(back.params) == list(ours.params)
 
 
-@pytest.mark.parametrize("variant", [{"causal": False}, {"embedding_layer_norm": True}, {"final_layer_norm": False},
-                                     {"lm_head_bias": True}], ids=str)
-def test_a_model_that_transformers_cannot_compute_is_not_exported(variant, tmp_path):
-    with pytest.raises(UserError, match=next(iter(variant))):
-        GPT(GPTConfig(**variant)).save_pretrained(tmp_path)
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("causal", False),
+        ("embedding_layer_norm", True),
+        ("final_layer_norm", False),
+        ("lm_head_bias", True),
+        ("positions", "none"),
+    ],
+)
+def test_a_model_that_transformers_cannot_compute_is_refused_there(npgpt, field, value, tmp_path):
+    """Also by `npgpt export`; what the model lacks is not written as zeros."""
+    model = GPT(GPTConfig(**{field: value}, bias=False))
+    model.save_pretrained("own")
+    with pytest.raises(ValueError, match="npgpt"):
+        transformers.AutoModelForCausalLM.from_pretrained("own")
+    refused(npgpt("export", "own", "--out", "theirs"), f"{field}={value} has no counterpart")
+    assert not (tmp_path / "theirs").exists()
+    assert len(TensorFile("own/model.safetensors").shapes) == len(model.params)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "others"),
+    [
+        ("h.1.attn.c_attn.bias", "qkv_bias", {}),
+        ("h.0.mlp.c_proj.bias", "mlp_bias", {}),
+        ("ln_f.bias", "bias", {"qkv_bias": None}),
+        ("h.1.attn.c_proj.bias", "bias", {"mlp_bias": True}),
+    ],
+)
+def test_biases_that_were_tuned_in_transformers_are_read(name, field, others, tmp_path, capfd):
+    """Though the config says that there are none, one number suffices, in any type."""
+    fields = {"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 3, "n_embd": 12}
+    biases = {"bias": False, "qkv_bias": False, "mlp_bias": False} | others
+    config = GPTConfig(**fields, **biases)
+    ours = GPT(config, None, "float64")
+    unit_scale(ours.params)
+    ours.save_pretrained(tmp_path / "saved")
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "saved", dtype=torch.float64)
+    with torch.no_grad():
+        theirs.get_parameter(f"transformer.{name}")[-1] = 0.5
+    theirs.save_pretrained(tmp_path / "tuned")
+    capfd.readouterr()
+    again, _ = load(tmp_path / "tuned")
+    said = capfd.readouterr().err
+    assert said.startswith(f"npgpt: {tmp_path / 'tuned'}: biases") and said.count("\n") == 1
+    assert said.endswith(f" its config says {field}=False\n")
+    used = {each: config.used(each) for each in ("qkv_bias", "mlp_bias")}
+    assert again.config == GPTConfig(**fields, **{"bias": False} | used | {field: True}).derived()
+    assert_equal(again.forward(IDX)[0], logits_of(theirs.eval()))
+    assert not np.allclose(again.forward(IDX)[0], ours.forward(IDX)[0])
+    again.save_pretrained(tmp_path / "saved")
+    assert load(tmp_path / "saved")[0].config == again.config and not capfd.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
