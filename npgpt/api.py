@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from npgpt import layers
 from npgpt.arrays import DTYPES
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.save import save_model
-from npgpt.checks import MOST_SEED, MOST_THREADS, check_choice, check_whole, require
-from npgpt.engine.activations import Activations, Looking
+from npgpt.checks import MOST_SEED, MOST_THREADS, check_choice, check_whole, require, shown
+from npgpt.engine.activations import Activations, Arrays, Looking
 from npgpt.engine.choose import KERNELS, make_engine
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.ops import headless, without_caches, without_frozen
@@ -33,7 +33,9 @@ from npgpt.model.variants import model_backward, model_forward
 Name = str | os.PathLike[str]                           # of a model or a folder
 Names = str | Iterable[str]                             # of parameters
 BlockFile = Any                                         # a file, or an object with the same functions
-Edits = dict[str, Callable[[np.ndarray], np.ndarray]]
+Array = np.ndarray
+Edits = Mapping[str, Callable[[Array], Array | tuple[Array, Callable[[Array], Array]]]]
+Added = Mapping[str, ArrayLike]                         # names and arrays
 Rng = Any                                               # a np.random.Generator, or what engine.dropout_rng returns
 
 
@@ -127,7 +129,8 @@ class GPT:
                 f"{self.engine.description})")
 
     def forward(self, idx: ArrayLike, targets: ArrayLike | None = None, rng: Rng | None = None,
-                mask: ArrayLike | None = None, edit: Edits | None = None) -> tuple[np.ndarray, float | None]:
+                mask: ArrayLike | None = None, edit: Edits | None = None,
+                add: Added | None = None) -> tuple[np.ndarray, float | None]:
         """Compute the logits, and the loss if there are targets. `model(idx, targets)` is the same.
 
         idx (B, T) integers in [0, V), targets the same shape, -1 for an ignored position; an rng turns dropout on.
@@ -140,11 +143,30 @@ class GPT:
 
         edit: {"h.3.attn.mix": function, …} replaces arrays, named as in `run_with_cache`: each function gets a copy of
         its array and returns one of the same shape. For `backward` each row (along the last axis) that was changed is
-        a constant: no gradient flows through it.
+        a constant: no gradient flows through it. Or the function returns (array, backward): backward(dnew) -> dold is
+        called once, with a copy of the whole gradient of the new array, and returns that of the old one; both have the
+        array's shape. So soft masks and spliced autoencoders train, whose own gradients backward keeps:
+
+        >>> def gate(x):                                # soft: gain has a gradient, too
+        ...     def backward(dnew):
+        ...         grads["gain"] = (dnew * x).sum(axis=(0, 1))
+        ...         return dnew * gain
+        ...     return x * gain, backward
+        >>> logits, loss = model.forward(idx, targets, edit={"h.2.x_out": gate})
+
+        add: {"h.2.x_out": vector, …} adds floats to arrays, after edits of the same name: (C,), or any shape that
+        broadcasts to the array's, of any float dtype. `backward` returns the gradient of each vector as well, under
+        the same name, in its shape and dtype; pop it before `AdamW.step`. A steering vector trains:
+
+        >>> logits, loss = model.forward(idx, targets, add={"h.2.x_out": v})
+        >>> v -= 0.1 * model.backward()["h.2.x_out"]
+
+        Raises UserError for a name that no array has, and for results and vectors that do not fit. `backward` raises
+        UserError if a fused gradient skips the array, or if several have its name. It finds the old array if a block's
+        cache holds the array itself. Of arrays that it reads, such as `ln_1.xhat`, each takes another pass.
         """
-        return self._forward(
-            idx, targets, rng, mask, None if edit is None else Looking(self.config, edit)
-        )
+        looking = None if edit is None and add is None else Looking(self.config, edit, add)
+        return self._forward(idx, targets, rng, mask, looking)
 
     __call__ = forward
 
@@ -155,16 +177,47 @@ class GPT:
         rng: Rng | None = None,
         mask: ArrayLike | None = None,
         edit: Edits | None = None,
+        add: Added | None = None,
     ) -> tuple[np.ndarray, Activations]:
         """Compute the logits (B, T, V), and return every float array of the forward with them, as
         `Activations`.
 
         activations["h.3.attn.att"] is the variable `att` in the attention of block 3, a read-only
-        view. With targets, `backward` adds the gradients: activations.grads["h.3.attn.att"]. The
-        arguments are those of `forward`.
+        view. With targets, `backward` adds the gradients: activations.grads["h.3.attn.att"]; of an
+        edited array it is the gradient of the new one. The arguments are those of `forward`.
         """
-        looking = Looking(self.config, edit, keep=True)
+        looking = Looking(self.config, edit, add, keep=True)
         return self._forward(idx, targets, rng, mask, looking)[0], looking.activations
+
+    def logit_lens(self, activations: Mapping[str, np.ndarray], names: Iterable[str] | None = None) -> Arrays:
+        """Compute the logits of the residual stream: what the model would predict after each block.
+
+        That is the head on the last LayerNorm (nostalgebraist 2020, "interpreting GPT: the logit
+        lens"). For the last block these are the model's own logits.
+        activations: of `run_with_cache`, of which arrays (B, T, C) are read.
+        names: of these arrays, by default "h.0.x", before the first block, and each block's x_out.
+        Returns name -> logits (B, T, V). Nothing is kept for `backward`.
+        Raises UserError for a name that the activations lack, such as x_out if a block of your own
+        calls its result otherwise, and for an array that does not fit this model.
+
+        >>> logits, activations = model.run_with_cache(idx)
+        >>> model.logit_lens(activations)["h.3.x_out"].argmax(axis=-1)
+        """
+        config, found = self.config, Arrays()
+        if names is None:
+            names = ["h.0.x", *(f"h.{i}.x_out" for i in range(config.n_layer))]
+        for name in names:
+            if name not in activations:
+                raise UserError(f"logit_lens: there is no array {shown(name)}; give names, those of "
+                                "the residual stream's arrays")
+            x, = self.engine.on_device(activations[name])
+            fits = x.ndim == 3 and x.shape[1] <= config.block_size and x.shape[2] == config.n_embd
+            require(f"the shape of {name}", x.shape, fits, f"(B, T, {config.n_embd})")
+            blocks = dataclasses.replace(config.block, forward=lambda *_, x=x: (x, None))
+            lens = dataclasses.replace(config, block=blocks)
+            idx = np.zeros(x.shape[:2], dtype=np.int64)
+            found[name], _ = self._run_forward(idx, None, None, without_caches(self.ops), config=lens)
+        return found
 
     def _forward(self, idx, targets, rng, mask, looking):
         """Compute `forward`. looking: a `Looking`, which records or edits arrays, or None."""
@@ -220,7 +273,8 @@ class GPT:
     def backward(self, dhidden: ArrayLike | None = None) -> dict[str, np.ndarray]:
         """Compute the gradients of the last `forward`'s loss: a new dict name -> array, without frozen parameters.
 
-        After `hidden`, dhidden (B, T, C) is the gradient of its result; the head's gradients are 0.
+        After `hidden`, dhidden (B, T, C) is the gradient of its result; the head's gradients are 0. After a forward
+        with `add`, the gradient of each array that was added is in the dict as well, under the name of its place.
         Raises UserError if the last forward had no targets, or if dhidden is missing, unexpected, or of another shape.
         """
         if self._cache is None:
@@ -240,7 +294,9 @@ class GPT:
                 require("the shape of dhidden", ops.dx.shape, right, f"{ops.x.shape}")
             else:
                 dlogits = cross_entropy_backward(1.0, cross_entropy)
-            return self.params.flatten(model_backward(dlogits, gpt, ops, lesson.gpt_backward))
+            if isinstance(lesson, Looking):
+                return lesson.backward(dlogits, gpt, ops, self.params.flatten)
+            return self.params.flatten(model_backward(dlogits, gpt, ops))
 
     def loss_and_grads(self, idx: ArrayLike, targets: ArrayLike, rng: Rng | None = None, count: int | None = None,
                        mask: ArrayLike | None = None) -> tuple[float, dict[str, np.ndarray]]:
@@ -272,7 +328,7 @@ class GPT:
     def generate(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                  top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
                  mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
-                 edit: Edits | None = None) -> np.ndarray:
+                 edit: Edits | None = None, add: Added | None = None) -> np.ndarray:
         """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of
         `stream`.
 
@@ -280,14 +336,15 @@ class GPT:
         if all rows have ended; shorter rows are padded.
         """
         columns = self.stream(
-            idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop, edit
+            idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop, edit,
+            add
         )
         return np.column_stack([check_ids(self.config, idx), *columns])
 
     def stream(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
                mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
-               edit: Edits | None = None) -> Iterator[np.ndarray]:
+               edit: Edits | None = None, add: Added | None = None) -> Iterator[np.ndarray]:
         """Return an iterator over the next token of each row, (B,) integers, each drawn on demand.
 
         When a text no longer fits into block_size, all but its last block_size // 2 tokens are
@@ -300,8 +357,9 @@ class GPT:
         from `tokenizer.batch(texts, length, left=True)`: each row is continued as it would be
         alone. A row ends after `eos_token_id`, or when its new tokens end with one of `stop`, lists
         of token ids. Then it is padded with `eos_token_id`, or without one with its last token.
-        edit: as in `forward`. The functions get the arrays of the prompt, then those of one token
-        at a time, with keys that earlier edits made; the embedding's have all texts as one row.
+        edit, add: as in `forward`. They change the arrays of the prompt, then those of one token
+        at a time, with keys that earlier edits made; the embedding's have all texts as one row. So
+        a vector that is added has the shape (C,).
         Raises UserError for values out of range, and for a model that is not causal.
         """
         idx = check_ids(self.config, idx)
@@ -309,10 +367,10 @@ class GPT:
         stops = [list(ids) for ids in stop]
         require("stop", stop, all(stops), "lists of token ids, none of them empty")
         pads = check_padding(mask, *idx.shape)
-        if edit is None:
+        if edit is None and add is None:
             read = self.engine.reader(len(idx), pads)
         else:
-            read = KVCache(self.engine, len(idx), pads, Looking(self.config, edit)).read
+            read = KVCache(self.engine, len(idx), pads, Looking(self.config, edit, add)).read
         return stream_tokens(
             read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stops
         )

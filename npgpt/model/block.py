@@ -137,7 +137,7 @@ class Block:
         except (UserError, KeyboardInterrupt, MemoryError, BrokenPipeError):
             raise
         except BaseException as error:          # also SystemExit
-            if isinstance(error, RuntimeError) and hasattr(error, "status"):
+            if hasattr(error, "in_edit") or isinstance(error, RuntimeError) and hasattr(error, "status"):
                 raise                           # CUDA's: see `out_of_memory`
             number = raised_at(error, self.file)
             line = f", line {number}" if number else ""

@@ -53,6 +53,9 @@ class OnTorch(Looking):
             self.activations[name] = value
         return value
 
+    def graded(self, name, value):
+        return value
+
 
 def torchs(model, edit, rng=None):
     """Return torch's activations of the same forward, their gradients, and those of the parameters."""
