@@ -151,7 +151,7 @@ def modern(**fields):
     return model
 
 
-def slope(f, step=2e-4):
+def slope(f, step=5e-5):
     """The derivative at 0, by two central differences."""
     return (8 * (f(step) - f(-step)) - (f(2 * step) - f(-2 * step))) / (12 * step)
 
@@ -162,6 +162,7 @@ def test_every_array_of_an_own_block_passes_gradients():
     _, activations = model.run_with_cache(IDX, TARGETS)
     model.backward()
     names = {name for name in activations.grads if name.startswith("h.0.")}
+    names.remove("h.0.attention.masked")        # a gain's gradient there is 0 times -inf
     assert {"h.0.swiglu.sigmoid", "h.0.norm_1.xhat", "h.0.attention.att", "h.0.x_out"} <= names
     direction = {name: drawn(each.shape, 4) for name, each in model.params.items()}
     start = model.params.flat.copy()
@@ -285,10 +286,10 @@ WRONG = [
     ({"edit": {"h.0.x_out": lambda x: (x, lambda dnew: dnew[0])}},
      r"the shape of the gradient that the edit of h.0.x_out returns must be \(3, 5, 12\), not \(5, 12\)"),
     ({"edit": {"h.0.x_out": lambda x: (x, lambda dnew: None)}}, r"the gradient that the edit of h.0.x_out returns"),
-    ({"add": {"h.0.x_out": np.ones(5)}}, r"add\['h.0.x_out'\] must be floats of a shape that broadcasts to \(3, 5, 12\), "
-                                         r"not '\(5,\) float64'"),
-    ({"add": {"h.0.x_out": np.ones((2, 3, 5, 12))}}, "broadcasts to"), ({"add": {"h.0.x_out": np.ones(12, int)}}, "floats"),
-    ({"add": {"h.0.x_out": "three"}}, "floats"), ({"add": {"h.0.x_put": np.ones(12)}}, "no array 'h.0.x_put', but"),
+    ({"add": {"h.0.x_out": np.ones(5)}},
+     r"add\['h.0.x_out'\] must be floats of a shape that broadcasts to \(3, 5, 12\), not '\(5,\) float64'"),
+    ({"add": {"h.0.x_out": np.ones((2, 3, 5, 12))}}, "broadcasts to"),
+    ({"add": {"h.0.x_out": np.ones(12, int)}}, "floats"), ({"add": {"h.0.x_out": "three"}}, "floats"), ({"add": {"h.0.x_put": np.ones(12)}}, "no array 'h.0.x_put', but"),
     ({"add": [np.ones(12)]}, "add must be names and arrays"),
     ({"add": {"h.0.ln_1.rstd": np.ones(1)}}, "cannot undo an edit of h.0.ln_1.rstd: a fused gradient skips it; edit")]
 
