@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from npgpt import layers
-from npgpt.arrays import DTYPES
+from npgpt.arrays import DTYPES, to_host
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.save import save_model
 from npgpt.checks import MOST_SEED, MOST_THREADS, check_choice, check_whole, require, shown
@@ -79,7 +79,7 @@ class GPT:
         frozen = frozen_names(config, freeze)
         self.params, self.engine = make_engine(config, dtype, device, threads or available_cores(), kernels, frozen)
         self.config, self.dtype = config, dtype
-        self._where = dtype, device, threads, kernels
+        self._where: dict[str, Any] = {"dtype": dtype, "device": device, "threads": threads, "kernels": kernels}
         self.ops = without_frozen(layers, self.params)
         self._cache: tuple | None = None
         if seed is not None:
@@ -87,8 +87,12 @@ class GPT:
 
     def __deepcopy__(self, memo: dict) -> "GPT":
         """Make another model with the same weights, such as a moving average's."""
-        copied = GPT(self.config, None, *self._where, freeze=self.params.frozen)
-        copied.params.flat[:] = self.params.flat
+        return self.copied()
+
+    def copied(self, **where: Any) -> "GPT":
+        """Make another model with the same weights; where: dtype, device, threads and kernels that differ."""
+        copied = GPT(self.config, None, **self._where | where, freeze=self.params.frozen)
+        copied.params.flat[:] = copied.params.xp.asarray(to_host(self.params.flat))
         return copied
 
     def use_engine(self, engine: ReferenceEngine) -> None:
