@@ -289,7 +289,8 @@ WRONG = [
     ({"add": {"h.0.x_out": np.ones(5)}},
      r"add\['h.0.x_out'\] must be floats of a shape that broadcasts to \(3, 5, 12\), not '\(5,\) float64'"),
     ({"add": {"h.0.x_out": np.ones((2, 3, 5, 12))}}, "broadcasts to"),
-    ({"add": {"h.0.x_out": np.ones(12, int)}}, "floats"), ({"add": {"h.0.x_out": "three"}}, "floats"), ({"add": {"h.0.x_put": np.ones(12)}}, "no array 'h.0.x_put', but"),
+    ({"add": {"h.0.x_out": np.ones(12, int)}}, "floats"), ({"add": {"h.0.x_out": "three"}}, "floats"),
+    ({"add": {"h.0.x_put": np.ones(12)}}, "no array 'h.0.x_put', but"),
     ({"add": [np.ones(12)]}, "add must be names and arrays"),
     ({"add": {"h.0.ln_1.rstd": np.ones(1)}}, "cannot undo an edit of h.0.ln_1.rstd: a fused gradient skips it; edit")]
 
