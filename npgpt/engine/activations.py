@@ -138,7 +138,7 @@ class Looking:
     """
 
     def __init__(self, config, edit=None, add=None, keep=False):
-        edit, add = edit or {}, {} if add is None else add
+        edit, add = {} if edit is None else edit, {} if add is None else add
         require("edit", edit, isinstance(edit, Mapping), 'names and functions, such as {"h.0.attn.mix": function}')
         require("add", add, isinstance(add, Mapping), 'names and arrays, such as {"h.0.x_out": v}')
         for name, function in edit.items():
@@ -251,8 +251,8 @@ class Looking:
                 require(f"the edited {name}", new, right, "an array, or a pair (array, backward)")
                 new, undo = new
             new = fitting(f"the edited {name}", new, old)
-            kept = (new == old).all(axis=-1, keepdims=True)
-            undo = undo or (lambda gradient: np.where(kept, gradient, 0.0))
+            constant = (new != old).any(axis=-1, keepdims=True)
+            undo = undo or (lambda gradient: np.where(constant, 0.0, gradient))
         if name in self.add:
             vector = library_of(old).asarray(self.add[name])
             sizes = zip(reversed(vector.shape), reversed(old.shape), strict=False)
@@ -261,7 +261,7 @@ class Looking:
             require(f"add[{shown(name)}]", f"{vector.shape} {vector.dtype}", right,
                     f"floats of a shape that broadcasts to {old.shape}")
             new = new + as_floats(f"add[{shown(name)}]", vector, old.dtype, library_of(old))
-        return Change(old, new, undo or np.copy, vector)
+        return Change(old, new, undo or (lambda gradient: gradient), vector)
 
     def graded(self, name, value):
         """Record a gradient that a backward assigned; return what passes on to the unchanged array.
@@ -319,8 +319,8 @@ def users(function, array):
 
 def fitting(name, value, like):
     """Return a copy of what an edit returned, as floats. Raises UserError for another shape than that of `like`."""
-    shape = np.shape(value)
-    require(f"the shape of {name}", shape, shape == like.shape, str(like.shape))
+    value = library_of(like).asarray(value)
+    require(f"the shape of {name}", value.shape, value.shape == like.shape, str(like.shape))
     return as_floats(name, value, like.dtype, library_of(like)).copy()
 
 

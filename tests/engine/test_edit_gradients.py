@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig, UserError
+from npgpt.arrays import to_host
 from npgpt.model.block import read_block
+from tests import strict_cupy
 from tests.cases import MODERN, SMALL, B, C, H, T, V
 from tests.engine.test_activations import IDX, TARGETS, OnTorch, close, torchs, unit_model
 from tests.torch_gpt import unit_scale
@@ -205,9 +207,21 @@ def test_vectors_steer_generation():
     vector = 9.0 * drawn(C, 1)
     steered = model.generate(IDX[:, :2], 4, temperature=0.0, add={"h.0.x_out": vector})
     assert (steered != model.generate(IDX[:, :2], 4, temperature=0.0)).any()
-    edited = model.generate(IDX[:, :2], 4, temperature=0.0, edit={"h.0.x_out": lambda x: (x + vector, None)[:1][0]})
+    edited = model.generate(IDX[:, :2], 4, temperature=0.0, edit={"h.0.x_out": lambda x: x + vector})
     paired = model.generate(IDX[:, :2], 4, temperature=0.0, edit={"h.0.x_out": lambda x: (x + vector, np.copy)})
     assert (steered == edited).all() and (steered == paired).all()
+
+
+def test_edits_and_vectors_on_a_gpu(monkeypatch):
+    strict_cupy.install(monkeypatch)
+    edit = {"h.0.attn.att": lambda att: (0.5 * att, lambda dnew: 0.5 * dnew), "h.1.attn.mix": lambda mix: 0.0 * mix}
+    add, found = {name: drawn(SHAPES[name], 1) for name in ("h.0.ln_1.xhat", "h.0.attn.mix", "h.1.x_out")}, []
+    for device in ("cpu", "gpu"):
+        model = GPT(GPTConfig(**SMALL), dtype="float64", device=device, threads=1)
+        _, activations = model.run_with_cache(IDX, TARGETS, edit=edit, add=add)
+        found.append({**model.backward(), **model.logit_lens(activations)})
+    for name, array in found[0].items():
+        np.testing.assert_allclose(to_host(found[1][name]), array, rtol=1e-11, atol=1e-13, err_msg=name)
 
 
 class Stop(Exception):
