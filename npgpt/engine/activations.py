@@ -277,7 +277,7 @@ class Looking:
         self.undone.add(variable)
         if self.keep:
             grads = self.activations.grads
-            grads[variable] = grads[variable] + value if variable in grads else value
+            grads[variable] = grads.get(variable, 0.0) + value
         return self.passed_on(variable, value) if variable in self.edited else value
 
     def recalled(self, name, value):
