@@ -166,8 +166,11 @@ class GPT:
         >>> v -= 0.1 * model.backward()["h.2.x_out"]
 
         Raises UserError for a name that no array has, and for results and vectors that do not fit. `backward` raises
-        UserError if a fused gradient skips the array, or if several have its name. It finds the old array if a block's
-        cache holds the array itself. Of arrays that it reads, such as `ln_1.xhat`, each takes another pass.
+        UserError if a fused gradient skips the array, or if several arrays have its name.
+
+        Gradients are found by their names, dv for v. An array that its own layer's backward reads, such as
+        "h.2.ln_1.xhat", takes another pass of the backward, with the old array. For that a block's cache must hold the
+        array itself, alone or in a tuple.
         """
         looking = None if edit is None and add is None else Looking(self.config, edit, add)
         return self._forward(idx, targets, rng, mask, looking)

@@ -159,11 +159,17 @@ class Looking:
         code = getattr(function, "__code__", None)
         if code is None or code.co_filename not in self.files or is_watched(code):
             return function
-        hook = self.seen if code.co_name.endswith("forward") else self.graded
+        is_forward = code.co_name.endswith("forward")
         line, first, names = names_in(code)
 
         def watch(at, name, value):
-            return hook(name, value) if name in (first if at == line else names) else value
+            if at == line and not is_forward:
+                self.read |= {self.prefix + each for each in names}
+            if name in (first if at == line else names):
+                return self.seen(name, value) if is_forward else self.graded(name, value)
+            if name is None and is_forward:
+                self.held(value)
+            return value if is_forward else self.recalled("", value)
 
         visitor = GPT if code.co_filename == transformer.__file__ else OWN
         return watched(function, watch, visitor=visitor, __layer__=self.inside)
@@ -171,7 +177,8 @@ class Looking:
     def gpt_forward(self, *arguments):
         """Run `gpt_forward`. Raises UserError for a name that no array has, or an edit whose result does not fit."""
         self.made, self.several = set(), set()      # names of arrays; of those that several have
-        self.edited = {}                           # name -> its `Change`, in the forward's order
+        self.edited = {}                            # name -> its `Change`, in the forward's order
+        self.read, self.through = set(), None       # names that backwards read; whose own backward runs
         result = self.looked_into(transformer.gpt_forward)(*arguments)
         for name in (self.edit.keys() | self.add.keys()) - self.edited.keys():
             near = difflib.get_close_matches(str(name), self.made, 3) or sorted(self.made)[:3]
@@ -189,7 +196,7 @@ class Looking:
         self.gradients, self.waiting, self.passed = {}, set(), set()    # of changes, by their names
 
         def run(dlogits, through):
-            self.undone, self.read, self.through = set(), set(), through
+            self.undone, self.through = set(), through
             return flatten(model_backward(dlogits, cache, ops, lesson))
 
         for name in self.several:
@@ -202,7 +209,7 @@ class Looking:
                             f"{', '.join(near)}")
         for name in reversed(self.edited):
             if name in self.waiting:
-                more = run(np.zeros_like(dlogits), name)
+                more = run(np.zeros_like(dlogits), self.edited[name])
                 grads = {each: grads[each] + gradient for each, gradient in more.items()}
         for name in self.add:
             vector = self.edited[name].vector
@@ -280,26 +287,34 @@ class Looking:
             grads[variable] = grads.get(variable, 0.0) + value
         return self.passed_on(variable, value) if variable in self.edited else value
 
+    def held(self, result):
+        """Note the changed arrays that the cache of their own layer holds. result: of a forward, y and a cache."""
+        _, *caches = result if type(result) is tuple else [result]
+        arrays = [each for cache in caches for each in (cache if type(cache) is tuple else [cache])]
+        for name, change in self.edited.items():
+            if name.rpartition(".")[0] == self.prefix[:-1] and any(each is change.new for each in arrays):
+                self.read.add(name)
+
     def recalled(self, name, value):
-        """Return an array that a backward reads: a changed one is the new one, or the old one."""
-        same = [each for each, change in self.edited.items() if value is change.new]
-        for found in [name] * (name in self.edited) or same:
-            self.read.add(found)
-            change = self.edited[found]
-            return change.old if found == self.through else change.new
+        """Return an array that a backward reads, or a cache of arrays: a changed one is the new one, or the old one."""
+        if type(value) is tuple:
+            return tuple(each if type(each) is tuple else self.recalled("", each) for each in value)
+        same = [change for change in self.edited.values() if value is change.new]
+        for change in [self.edited[name]] if name in self.edited else same:
+            return change.old if change is self.through else change.new
         return value
 
     def passed_on(self, name, gradient):
         """Return the gradient of the old array; 0 until that of the new one is complete.
 
-        An array that the backward has read waits for a backward of its own, with the old one, and
-        what comes before a waiting one in the forward waits, too.
+        An array that its layer's backward reads waits for a backward of its own, with the old one,
+        and what comes before a waiting one in the forward waits, too.
         """
         if name in self.passed:
             return np.zeros_like(gradient)
         self.gradients[name] = gradient = self.gradients.get(name, 0.0) + gradient
         last = max([*self.waiting, name], key=[*self.edited].index)
-        if name != last or name in self.read and name != self.through:
+        if name != last or name in self.read and self.edited[name] is not self.through:
             self.waiting.add(name)
             return np.zeros_like(gradient)
         self.waiting.discard(name)

@@ -191,8 +191,8 @@ def check_grads(model: GPT, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike 
     enough.
     idx, targets, mask: as in `GPT.loss_and_grads`; without dropout.
     seed: of the random directions in which each parameter is moved, by default a new one.
-    Returns a `GradCheck`, as `check_block` does, with the same tolerance, 1e-7. It takes about ten
-    forwards for each parameter, and up to sixty if its gradient is wrong, so use a small model.
+    Returns a `GradCheck`, as `check_block` does, with the same tolerance, 1e-7. It takes about
+    fifteen forwards for each parameter, and forty if its gradient is wrong: use a small model.
     Raises UserError as `loss_and_grads` does.
 
     >>> npgpt.study.check_grads(GPT(config, block=MyBlock()), idx, targets).wrong

@@ -7,6 +7,7 @@ import pytest
 
 from npgpt import GPT, AdamW, GPTConfig, UserError
 from npgpt.arrays import to_host
+from npgpt.engine.activations import Change, model_backward
 from npgpt.model.block import read_block
 from tests import strict_cupy
 from tests.cases import MODERN, SMALL, B, C, H, T, V
@@ -33,7 +34,8 @@ class Hooked(OnTorch):
         full = self.prefix + name
         if full in self.hooks and full not in self.edited:
             plain = value.as_subclass(torch.Tensor)
-            self.edited[full] = value = self.hooks[full](plain).as_subclass(type(value))
+            value = self.hooks[full](plain).as_subclass(type(value))
+            self.edited[full] = Change(plain, value, None, None)
         return super().seen(name, value)
 
 
@@ -158,14 +160,17 @@ def slope(f, step=5e-5):
     return (8 * (f(step) - f(-step)) - (f(2 * step) - f(-2 * step))) / (12 * step)
 
 
-def test_every_array_of_an_own_block_passes_gradients():
-    model = modern()
+@pytest.mark.parametrize("kind", ["modern", "caches"])
+def test_every_array_of_an_own_block_passes_gradients(kind, tmp_path):
+    (tmp_path / "caches.py").write_text(CACHES)
+    model = modern() if kind == "modern" else modern(block=read_block(tmp_path / "caches.py"))
     model.params.flat[:] *= 0.5
     _, activations = model.run_with_cache(IDX, TARGETS)
     model.backward()
     names = {name for name in activations.grads if name.startswith("h.0.")}
-    names.remove("h.0.attention.masked")        # a gain's gradient there is 0 times -inf
-    assert {"h.0.swiglu.sigmoid", "h.0.norm_1.xhat", "h.0.attention.att", "h.0.x_out"} <= names
+    names -= {"h.0.attention.masked"}       # a gain's gradient there is 0 times -inf
+    assert names >= {"modern": {"h.0.swiglu.sigmoid", "h.0.norm_1.xhat", "h.0.attention.att", "h.0.x_out"},
+                     "caches": {"h.0.one.y", "h.0.two.y", "h.0.three.y", "h.0.first"}}[kind]
     direction = {name: drawn(each.shape, 4) for name, each in model.params.items()}
     start = model.params.flat.copy()
 
@@ -200,6 +205,21 @@ def test_a_vectors_dtype_and_what_an_optimizer_says():
         optimizer.step(grads)
     del grads["h.0.x_out"]
     optimizer.step(grads)
+
+
+def test_only_arrays_that_their_own_backward_reads_take_another_pass(monkeypatch):
+    def noted(*arguments):
+        passes.append(arguments)
+        return model_backward(*arguments)
+
+    passes = []
+    monkeypatch.setattr("npgpt.engine.activations.model_backward", noted)
+    model = unit_model()
+    for names, count in (("x_out", 1), ("x_out norm_1 attn.mix mlp.hidden mlp.active x_mid", 1), ("ln_1.xhat", 3)):
+        model.forward(IDX, TARGETS, add={f"h.{i}.{name}": np.ones(()) for i in range(2) for name in names.split()})
+        model.backward()
+        assert len(passes) == count
+        passes.clear()
 
 
 def test_vectors_steer_generation():
@@ -274,6 +294,58 @@ def scale_backward(dy, cache):
     dweight = (dy * x).sum(axis=(0, 1))
     dx = dy * weight
     return dweight, dx
+"""
+
+
+CACHES = """# the caches of layers: an array, a tuple that is not unpacked, other names
+import numpy as np
+
+def parameters(config):
+    C = config.n_embd
+    return {"a.weight": ((C, C), "linear"), "b.weight": ((C, C), "linear")}
+
+def one_forward(x):
+    y = np.tanh(x)
+    return y, y
+
+def one_backward(dy, y):
+    dx = dy * (1.0 - y * y)
+    return dx
+
+def two_forward(x):
+    y = np.exp(0.1 * x)
+    return y, (3.0, y)
+
+def two_backward(dy, cache):
+    dx = 0.1 * dy * cache[1]
+    return dx
+
+def three_forward(x):
+    y = np.sqrt(1.0 + x * x)
+    return y, (x, y)
+
+def three_backward(dy, cache):
+    x, root = cache
+    dx = dy * x / root
+    return dx
+
+def forward(x, p, config, layer, mask, dropout_masks, ops):
+    hidden, a = ops.linear_forward(x, **p["a"])
+    first, one = one_forward(hidden)
+    second, two = two_forward(first)
+    third, three = three_forward(second)
+    y, b = ops.linear_forward(third, **p["b"])
+    x_out = x + y
+    return x_out, (a, one, two, three, b)
+
+def backward(dx_out, cache, ops):
+    a, one, two, three, b = cache
+    dthird, db, _ = ops.linear_backward(dx_out, b)
+    dsecond = three_backward(dthird, three)
+    dfirst = two_backward(dsecond, two)
+    dhidden = one_backward(dfirst, one)
+    dx_a, da, _ = ops.linear_backward(dhidden, a)
+    return dx_a + dx_out, {"a": {"weight": da}, "b": {"weight": db}}
 """
 
 
