@@ -79,7 +79,8 @@ class GPT:
         frozen = frozen_names(config, freeze)
         self.params, self.engine = make_engine(config, dtype, device, threads or available_cores(), kernels, frozen)
         self.config, self.dtype = config, dtype
-        self._where: dict[str, Any] = {"dtype": dtype, "device": device, "threads": threads, "kernels": kernels}
+        self._where: dict[str, Any] = {
+            "dtype": dtype, "device": device, "threads": threads, "kernels": kernels}
         self.ops = without_frozen(layers, self.params)
         self._cache: tuple | None = None
         if seed is not None:
@@ -90,7 +91,10 @@ class GPT:
         return self.copied()
 
     def copied(self, **where: Any) -> "GPT":
-        """Make another model with the same weights; where: dtype, device, threads and kernels that differ."""
+        """Make another model with the same weights.
+
+        where: dtype, device, threads and kernels, if they differ.
+        """
         copied = GPT(self.config, None, **self._where | where, freeze=self.params.frozen)
         copied.params.flat[:] = copied.params.xp.asarray(to_host(self.params.flat))
         return copied
@@ -145,32 +149,34 @@ class GPT:
         and keeps its cache for `backward`.
         Raises UserError for a context longer than `block_size` or ids out of range.
 
-        edit: {"h.3.attn.mix": function, …} replaces arrays, named as in `run_with_cache`: each function gets a copy of
-        its array and returns one of the same shape. For `backward` each row (along the last axis) that was changed is
-        a constant: no gradient flows through it. Or the function returns (array, backward): backward(dnew) -> dold is
-        called once, with a copy of the whole gradient of the new array, and returns that of the old one; both have the
-        array's shape. So soft masks and spliced autoencoders train, whose own gradients backward keeps:
+        edit: {"h.3.attn.mix": function, …} replaces arrays, named as in `run_with_cache`: each
+        function gets a copy of its array and returns one of the same shape. For `backward` each row
+        (along the last axis) that was changed is a constant: no gradient flows through it. Or the
+        function returns (array, backward). backward(dnew) -> dold is called once, with a copy of
+        the whole gradient of the new array, and returns that of the old one, of the same shape. So
+        soft masks and spliced autoencoders train; their own gradients are theirs to keep:
 
-        >>> def gate(x):                                # soft: gain has a gradient, too
+        >>> def gate(x):
         ...     def backward(dnew):
         ...         grads["gain"] = (dnew * x).sum(axis=(0, 1))
         ...         return dnew * gain
         ...     return x * gain, backward
         >>> logits, loss = model.forward(idx, targets, edit={"h.2.x_out": gate})
 
-        add: {"h.2.x_out": vector, …} adds floats to arrays, after edits of the same name: (C,), or any shape that
-        broadcasts to the array's, of any float dtype. `backward` returns the gradient of each vector as well, under
-        the same name, in its shape and dtype; pop it before `AdamW.step`. A steering vector trains:
+        add: {"h.2.x_out": vector, …} adds floats to arrays, after edits of the same name; (C,), or
+        any shape that broadcasts to the array's. `backward` returns the gradient of each as well,
+        under the same name, in the vector's shape and dtype: pop it before `AdamW.step`. So a
+        steering vector trains:
 
         >>> logits, loss = model.forward(idx, targets, add={"h.2.x_out": v})
         >>> v -= 0.1 * model.backward()["h.2.x_out"]
 
-        Raises UserError for a name that no array has, and for results and vectors that do not fit. `backward` raises
+        Raises UserError for a name that no array has, and for what does not fit. `backward` raises
         UserError if a fused gradient skips the array, or if several arrays have its name.
 
-        Gradients are found by their names, dv for v. An array that its own layer's backward reads, such as
-        "h.2.ln_1.xhat", takes another pass of the backward, with the old array. For that a block's cache must hold the
-        array itself, alone or in a tuple.
+        Gradients are found by their names, dv for v. An array that its own layer's backward reads,
+        such as "h.2.ln_1.xhat", takes another pass of the backward, with the old array. For that a
+        block's cache must hold the array itself, alone or in a tuple.
         """
         looking = None if edit is None and add is None else Looking(self.config, edit, add)
         return self._forward(idx, targets, rng, mask, looking)
@@ -196,7 +202,8 @@ class GPT:
         looking = Looking(self.config, edit, add, keep=True)
         return self._forward(idx, targets, rng, mask, looking)[0], looking.activations
 
-    def logit_lens(self, activations: Mapping[str, np.ndarray], names: Iterable[str] | None = None) -> Arrays:
+    def logit_lens(self, activations: Mapping[str, np.ndarray],
+                   names: Iterable[str] | None = None) -> Arrays:
         """Compute the logits of the residual stream: what the model would predict after each block.
 
         That is the head on the last LayerNorm (nostalgebraist 2020, "interpreting GPT: the logit
@@ -215,15 +222,15 @@ class GPT:
             names = ["h.0.x", *(f"h.{i}.x_out" for i in range(config.n_layer))]
         for name in names:
             if name not in activations:
-                raise UserError(f"logit_lens: there is no array {shown(name)}; give names, those of "
-                                "the residual stream's arrays")
+                raise UserError(f"logit_lens: there is no array {shown(name)}; give names, those "
+                                "of the residual stream's arrays")
             x, = self.engine.on_device(activations[name])
             fits = x.ndim == 3 and x.shape[1] <= config.block_size and x.shape[2] == config.n_embd
             require(f"the shape of {name}", x.shape, fits, f"(B, T, {config.n_embd})")
             blocks = dataclasses.replace(config.block, forward=lambda *_, x=x: (x, None))
             lens = dataclasses.replace(config, block=blocks)
-            idx = np.zeros(x.shape[:2], dtype=np.int64)
-            found[name], _ = self._run_forward(idx, None, None, without_caches(self.ops), config=lens)
+            idx, ops = np.zeros(x.shape[:2], dtype=np.int64), without_caches(self.ops)
+            found[name], _ = self._run_forward(idx, None, None, ops, config=lens)
         return found
 
     def _forward(self, idx, targets, rng, mask, looking):
@@ -280,8 +287,8 @@ class GPT:
     def backward(self, dhidden: ArrayLike | None = None) -> dict[str, np.ndarray]:
         """Compute the gradients of the last `forward`'s loss: a new dict name -> array, without frozen parameters.
 
-        After `hidden`, dhidden (B, T, C) is the gradient of its result; the head's gradients are 0. After a forward
-        with `add`, the gradient of each array that was added is in the dict as well, under the name of its place.
+        After `hidden`, dhidden (B, T, C) is the gradient of its result; the head's gradients are 0.
+        After a forward with `add`, the dict has the gradients of what was added as well.
         Raises UserError if the last forward had no targets, or if dhidden is missing, unexpected, or of another shape.
         """
         if self._cache is None:

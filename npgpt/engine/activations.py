@@ -45,8 +45,8 @@ class Activations(Arrays):
     """The arrays of a forward by name, such as "h.3.attn.att". grads: their gradients by the same names.
 
     A name is the layer's prefix, as in the names of parameters, and a variable that its forward assigns once; `x` is
-    what a layer is given. Gradients that a fused backward skips are left out. That of an edited array is the gradient
-    of the new array.
+    what a layer is given. Gradients that a fused backward skips are left out. That of an edited
+    array is the gradient of the new array.
     """
 
     def __init__(self) -> None:
@@ -144,9 +144,10 @@ class Looking:
         for name, function in edit.items():
             require(f"edit[{shown(name)}]", function, callable(function), "a function of the array")
         for name in add.keys() & parameter_shapes(config).keys():
-            raise UserError(f"add: {name} is also a parameter, and backward returns the gradient of "
-                            "each name: give the array in the block another name")
-        self.edit, self.add, self.keep, self.activations, self.prefix = edit, add, keep, Activations(), ""
+            raise UserError(f"add: {name} is also a parameter, and backward returns one gradient "
+                            "of each name: give the array in the block another name")
+        self.edit, self.add, self.keep = edit, add, keep
+        self.activations, self.prefix = Activations(), ""
         block = config.block
         self.files = {*block.texts, *LESSON}
         ops = {name: self.looked_into(getattr(layers, name)) for name in layers.__all__}
@@ -178,7 +179,7 @@ class Looking:
         """Run `gpt_forward`. Raises UserError for a name that no array has, or an edit whose result does not fit."""
         self.made, self.several = set(), set()      # names of arrays; of those that several have
         self.edited = {}                            # name -> its `Change`, in the forward's order
-        self.read, self.through = set(), None       # names that backwards read; whose own backward runs
+        self.read, self.through = set(), None       # names that their backwards read; a `Change`
         result = self.looked_into(transformer.gpt_forward)(*arguments)
         for name in (self.edit.keys() | self.add.keys()) - self.edited.keys():
             near = difflib.get_close_matches(str(name), self.made, 3) or sorted(self.made)[:3]
@@ -200,7 +201,7 @@ class Looking:
             return flatten(model_backward(dlogits, cache, ops, lesson))
 
         for name in self.several:
-            raise UserError(f"backward cannot undo an edit of {name}: several arrays have this name")
+            raise UserError(f"backward cannot undo an edit of {name}: several arrays have its name")
         grads = run(dlogits, None)
         for name in self.edited.keys() - self.undone:
             layer = name.rpartition(".")[0]
@@ -231,7 +232,7 @@ class Looking:
         return run
 
     def seen(self, name, value):
-        """Record an array that a forward assigned, changed if there is an edit for it; return it."""
+        """Record an array that a forward assigned, changed if there is an edit; return it."""
         name = self.prefix + name
         if not getattr(value, "ndim", 0) or value.dtype.kind != "f":
             return value
@@ -273,8 +274,7 @@ class Looking:
     def graded(self, name, value):
         """Record a gradient that a backward assigned; return what passes on to the unchanged array.
 
-        An array that the backward reads or recomputes is the changed one, or the old one in the
-        backward of its own.
+        Any other array that the backward reads or recomputes is `recalled`.
         """
         variable = self.prefix + name[1:]
         if name[0] != "d" or variable not in self.made:
@@ -288,15 +288,22 @@ class Looking:
         return self.passed_on(variable, value) if variable in self.edited else value
 
     def held(self, result):
-        """Note the changed arrays that the cache of their own layer holds. result: of a forward, y and a cache."""
-        _, *caches = result if type(result) is tuple else [result]
-        arrays = [each for cache in caches for each in (cache if type(cache) is tuple else [cache])]
+        """Note the changed arrays that the cache of their own layer holds.
+
+        result: what its forward returns, y and a cache.
+        """
+        cache = result[-1] if type(result) is tuple else result
+        arrays = cache if type(cache) is tuple else (cache,)
         for name, change in self.edited.items():
-            if name.rpartition(".")[0] == self.prefix[:-1] and any(each is change.new for each in arrays):
+            is_own = name.rpartition(".")[0] == self.prefix[:-1]
+            if is_own and any(each is change.new for each in arrays):
                 self.read.add(name)
 
     def recalled(self, name, value):
-        """Return an array that a backward reads, or a cache of arrays: a changed one is the new one, or the old one."""
+        """Return an array that a backward reads, or a cache of arrays, with changed ones.
+
+        Those are the new ones, but the old one in the backward of its own.
+        """
         if type(value) is tuple:
             return tuple(each if type(each) is tuple else self.recalled("", each) for each in value)
         same = [change for change in self.edited.values() if value is change.new]
@@ -333,7 +340,10 @@ def users(function, array):
 
 
 def fitting(name, value, like):
-    """Return a copy of what an edit returned, as floats. Raises UserError for another shape than that of `like`."""
+    """Return a copy of what an edit returned, as floats.
+
+    Raises UserError for another shape than that of `like`.
+    """
     value = library_of(like).asarray(value)
     require(f"the shape of {name}", value.shape, value.shape == like.shape, str(like.shape))
     return as_floats(name, value, like.dtype, library_of(like)).copy()

@@ -1,8 +1,8 @@
 """Studying the gradients: the per-line check, the page, the exercises.
 
 For notebooks and scripts: `case`, a layer with arrays to try it on; `check` for a backward of it; `train` with such
-backwards; `verify` for a pair of functions of one's own; and `check_block` and `check_grads` for the gradients of a
-block, and of a whole model.
+backwards; `verify` for a pair of functions of one's own; and `check_block` and `check_grads` for
+the gradients of a block, and of a whole model.
 """
 
 import sys
@@ -33,7 +33,10 @@ from npgpt.study.lessons.own import pair_of
 from npgpt.study.lessons.setting import PLAIN
 from npgpt.study.lessons.table import lesson_named
 
-__all__ = ["Check", "GradCheck", "Verified", "case", "check", "check_block", "check_grads", "train", "verify"]
+__all__ = [
+    "Check", "GradCheck", "Verified",
+    "case", "check", "check_block", "check_grads", "train", "verify",
+]
 
 
 def case(layer: str) -> Case:

@@ -16,11 +16,28 @@ from tests.torch_gpt import unit_scale
 
 F = 4 * C
 SHAPES = {  # of the vectors: each way to broadcast
-    "h.0.x_out": (C,), "h.1.x_out": (T, C), "embedding.x": (B, T, C), "h.0.x": (1, T, 1), "h.0.norm_1": (C,),
-    "h.0.ln_1.xhat": (T, C), "h.1.ln_2.x": (B, 1, C), "ln_f.xhat": (), "h.0.attn.q": (H, 1, C // H),
-    "h.0.attn.att": (T, T), "h.1.attn.kept": (B, H, T, T), "h.0.attn.scores": (1, T, T), "h.0.attn.mix": (H, T, C // H),
-    "h.1.attn.qkv": (3 * C,), "h.1.mlp.hidden": (F,), "h.0.mlp.gelu.x": (1, 1, 1), "h.0.mlp.gelu.inner": (T, F),
-    "h.1.mlp.gelu.tanh": (F,), "h.0.mlp_out": (B, 1, 1), "head.x": (C,), "logits": (V,)}
+    "h.0.x_out": (C,),
+    "h.1.x_out": (T, C),
+    "embedding.x": (B, T, C),
+    "h.0.x": (1, T, 1),
+    "h.0.norm_1": (C,),
+    "h.0.ln_1.xhat": (T, C),
+    "h.1.ln_2.x": (B, 1, C),
+    "ln_f.xhat": (),
+    "h.0.attn.q": (H, 1, C // H),
+    "h.0.attn.att": (T, T),
+    "h.1.attn.kept": (B, H, T, T),
+    "h.0.attn.scores": (1, T, T),
+    "h.0.attn.mix": (H, T, C // H),
+    "h.1.attn.qkv": (3 * C,),
+    "h.1.mlp.hidden": (F,),
+    "h.0.mlp.gelu.x": (1, 1, 1),
+    "h.0.mlp.gelu.inner": (T, F),
+    "h.1.mlp.gelu.tanh": (F,),
+    "h.0.mlp_out": (B, 1, 1),
+    "head.x": (C,),
+    "logits": (V,),
+}
 
 
 class Hooked(OnTorch):
@@ -49,7 +66,9 @@ def drawn(shape, seed):
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-@pytest.mark.parametrize("names", [*((name,) for name in SHAPES), tuple(SHAPES)], ids=lambda names: names[0])
+@pytest.mark.parametrize(
+    "names", [*((name,) for name in SHAPES), tuple(SHAPES)], ids=lambda names: names[0]
+)
 def test_the_gradient_of_an_added_vector_is_torchs(names, monkeypatch):
     torch = pytest.importorskip("torch", reason="the oracle")
     model, add = unit_model(), {name: 0.3 * drawn(SHAPES[name], len(name)) for name in names}
@@ -68,11 +87,12 @@ def test_the_gradient_of_an_added_vector_is_torchs(names, monkeypatch):
 
 def gate(gain, found, name):
     """A soft gain, with torch's form: the array times sigmoid(gain)."""
+
     def edit(array):
         def backward(dnew):
             assert name not in found, "called twice"
             found[name] = dnew.copy()
-            dnew *= soft                # its own to write to
+            dnew *= soft  # its own to write to
             return dnew
 
         soft = 1.0 / (1.0 + np.exp(-gain))
@@ -81,20 +101,28 @@ def gate(gain, found, name):
     return edit
 
 
-@pytest.mark.parametrize("names", [
-    *((name,) for name in SHAPES), tuple(SHAPES), tuple(name for name in SHAPES if ".attn." in name)],
-    ids=lambda names: f"{names[0]} {len(names)}")
+@pytest.mark.parametrize(
+    "names",
+    [
+        *((name,) for name in SHAPES),
+        tuple(SHAPES),
+        tuple(name for name in SHAPES if ".attn." in name),
+    ],
+    ids=lambda names: f"{names[0]} {len(names)}",
+)
 def test_gradients_through_soft_edits_are_torchs(names, monkeypatch):
     torch = pytest.importorskip("torch", reason="the oracle")
     model, found = unit_model(), {}
     gains = {name: drawn(SHAPES[name], len(name)) for name in names}
     edit = {name: gate(gain, found, name) for name, gain in gains.items()}
-    vector = {names[-1]: 0.5 * drawn(SHAPES[names[-1]], 7)}     # is added after the edit
+    vector = {names[-1]: 0.5 * drawn(SHAPES[names[-1]], 7)}  # is added after the edit
     logits, activations = model.run_with_cache(IDX, TARGETS, edit=edit, add=vector)
     grads = model.backward()
     leaves = {name: torch.tensor(gain) for name, gain in gains.items()}
     added = torch.tensor(vector[names[-1]], requires_grad=True)
-    hooks = {name: lambda value, leaf=leaf: value * torch.sigmoid(leaf) for name, leaf in leaves.items()}
+    hooks = {
+        name: lambda value, leaf=leaf: value * torch.sigmoid(leaf) for name, leaf in leaves.items()
+    }
     before = hooks[names[-1]]
     hooks[names[-1]] = lambda value: before(value) + added
     values, gradients, of_parameters = hooked(model, hooks, monkeypatch)
@@ -104,7 +132,7 @@ def test_gradients_through_soft_edits_are_torchs(names, monkeypatch):
         close(gradient, of_parameters[name], name)
     for name in names:
         close(found[name], gradients[name], name)
-    for name, gradient in activations.grads.items():        # of the new arrays
+    for name, gradient in activations.grads.items():  # of the new arrays
         close(gradient, gradients[name], name)
     again = model.backward() if len(names) == 1 and not found.clear() else grads
     assert all((again[name] == grads[name]).all() for name in grads)
@@ -135,7 +163,10 @@ def test_a_spliced_autoencoder_trains_beside_an_ablation(monkeypatch):
 
     leaves = {name: torch.tensor(each, requires_grad=True) for name, each in weights.items()}
     heads = torch.tensor(np.arange(H) != 1)[None, :, None, None]
-    hooks = {"h.0.x_mid": torchs_own, "h.1.attn.mix": lambda mix: torch.where(heads, mix, mix.new_zeros(()))}
+    hooks = {
+        "h.0.x_mid": torchs_own,
+        "h.1.attn.mix": lambda mix: torch.where(heads, mix, mix.new_zeros(())),
+    }
     loss = model.forward(IDX, TARGETS, edit={"h.0.x_mid": autoencoder, "h.1.attn.mix": ablated})[1]
     grads = model.backward()
     _, _, of_parameters = hooked(model, hooks, monkeypatch)
@@ -145,11 +176,16 @@ def test_a_spliced_autoencoder_trains_beside_an_ablation(monkeypatch):
         close(gradient, leaves[name].grad.numpy(), name)
     for name in weights:
         weights[name] -= 1e-4 * own[name]
-    assert model.forward(IDX, TARGETS, edit={"h.0.x_mid": autoencoder, "h.1.attn.mix": ablated})[1] < loss
+    assert (
+        model.forward(IDX, TARGETS, edit={"h.0.x_mid": autoencoder, "h.1.attn.mix": ablated})[1]
+        < loss
+    )
 
 
 def modern(**fields):
-    config = GPTConfig(**SMALL | {"n_embd": 4 * H, "positions": "none", "block": read_block(MODERN)} | fields)
+    config = GPTConfig(
+        **SMALL | {"n_embd": 4 * H, "positions": "none", "block": read_block(MODERN)} | fields
+    )
     model = GPT(config, dtype="float64", threads=1)
     unit_scale(model.params)
     return model
@@ -168,9 +204,14 @@ def test_every_array_of_an_own_block_passes_gradients(kind, tmp_path):
     _, activations = model.run_with_cache(IDX, TARGETS)
     model.backward()
     names = {name for name in activations.grads if name.startswith("h.0.")}
-    names -= {"h.0.attention.masked"}       # a gain's gradient there is 0 times -inf
-    assert names >= {"modern": {"h.0.swiglu.sigmoid", "h.0.norm_1.xhat", "h.0.attention.att", "h.0.x_out"},
-                     "caches": {"h.0.one.y", "h.0.two.y", "h.0.three.y", "h.0.first"}}[kind]
+    names -= {"h.0.attention.masked"}  # a gain's gradient there is 0 times -inf
+    assert (
+        names
+        >= {
+            "modern": {"h.0.swiglu.sigmoid", "h.0.norm_1.xhat", "h.0.attention.att", "h.0.x_out"},
+            "caches": {"h.0.one.y", "h.0.two.y", "h.0.three.y", "h.0.first"},
+        }[kind]
+    )
     direction = {name: drawn(each.shape, 4) for name, each in model.params.items()}
     start = model.params.flat.copy()
 
@@ -184,7 +225,12 @@ def test_every_array_of_an_own_block_passes_gradients(kind, tmp_path):
     for name in names:
         vector = 0.1 * drawn(activations[name].shape[-1:], 5)
         found = []
-        edit = {name: lambda x, found=found: (0.7 * x, lambda dnew: found.append((dnew * x).sum()) or 0.7 * dnew)}
+        edit = {
+            name: lambda x, found=found: (
+                0.7 * x,
+                lambda dnew: found.append((dnew * x).sum()) or 0.7 * dnew,
+            )
+        }
         model.params.flat[:] = start
         model.forward(IDX, TARGETS, edit=edit, add={name: vector})
         grads = model.backward()
@@ -215,8 +261,16 @@ def test_only_arrays_that_their_own_backward_reads_take_another_pass(monkeypatch
     passes = []
     monkeypatch.setattr("npgpt.engine.activations.model_backward", noted)
     model = unit_model()
-    for names, count in (("x_out", 1), ("x_out norm_1 attn.mix mlp.hidden mlp.active x_mid", 1), ("ln_1.xhat", 3)):
-        model.forward(IDX, TARGETS, add={f"h.{i}.{name}": np.ones(()) for i in range(2) for name in names.split()})
+    for names, count in (
+        ("x_out", 1),
+        ("x_out norm_1 attn.mix mlp.hidden mlp.active x_mid", 1),
+        ("ln_1.xhat", 3),
+    ):
+        model.forward(
+            IDX,
+            TARGETS,
+            add={f"h.{i}.{name}": np.ones(()) for i in range(2) for name in names.split()},
+        )
         model.backward()
         assert len(passes) == count
         passes.clear()
@@ -227,21 +281,33 @@ def test_vectors_steer_generation():
     vector = 9.0 * drawn(C, 1)
     steered = model.generate(IDX[:, :2], 4, temperature=0.0, add={"h.0.x_out": vector})
     assert (steered != model.generate(IDX[:, :2], 4, temperature=0.0)).any()
-    edited = model.generate(IDX[:, :2], 4, temperature=0.0, edit={"h.0.x_out": lambda x: x + vector})
-    paired = model.generate(IDX[:, :2], 4, temperature=0.0, edit={"h.0.x_out": lambda x: (x + vector, np.copy)})
+    edited = model.generate(
+        IDX[:, :2], 4, temperature=0.0, edit={"h.0.x_out": lambda x: x + vector}
+    )
+    paired = model.generate(
+        IDX[:, :2], 4, temperature=0.0, edit={"h.0.x_out": lambda x: (x + vector, np.copy)}
+    )
     assert (steered == edited).all() and (steered == paired).all()
 
 
 def test_edits_and_vectors_on_a_gpu(monkeypatch):
     strict_cupy.install(monkeypatch)
-    edit = {"h.0.attn.att": lambda att: (0.5 * att, lambda dnew: 0.5 * dnew), "h.1.attn.mix": lambda mix: 0.0 * mix}
-    add, found = {name: drawn(SHAPES[name], 1) for name in ("h.0.ln_1.xhat", "h.0.attn.mix", "h.1.x_out")}, []
+    edit = {
+        "h.0.attn.att": lambda att: (0.5 * att, lambda dnew: 0.5 * dnew),
+        "h.1.attn.mix": lambda mix: 0.0 * mix,
+    }
+    add, found = (
+        {name: drawn(SHAPES[name], 1) for name in ("h.0.ln_1.xhat", "h.0.attn.mix", "h.1.x_out")},
+        [],
+    )
     for device in ("cpu", "gpu"):
         model = GPT(GPTConfig(**SMALL), dtype="float64", device=device, threads=1)
         _, activations = model.run_with_cache(IDX, TARGETS, edit=edit, add=add)
         found.append({**model.backward(), **model.logit_lens(activations)})
     for name, array in found[0].items():
-        np.testing.assert_allclose(to_host(found[1][name]), array, rtol=1e-11, atol=1e-13, err_msg=name)
+        np.testing.assert_allclose(
+            to_host(found[1][name]), array, rtol=1e-11, atol=1e-13, err_msg=name
+        )
 
 
 class Stop(Exception):
@@ -361,24 +427,44 @@ def test_names_that_are_not_one_arrays(looped):
     with pytest.raises(UserError, match="add: h.0.scale.weight is also a parameter"):
         model.forward(IDX, TARGETS, add={"h.0.scale.weight": np.ones(C)})
     model.forward(IDX, TARGETS, add={"h.0.turned": np.ones(C)})
-    with pytest.raises(UserError, match="cannot undo an edit of h.0.turned: several arrays have this name"):
+    with pytest.raises(
+        UserError, match="cannot undo an edit of h.0.turned: several arrays have its name"
+    ):
         model.backward()
 
 
 WRONG = [
-    ({"edit": {"h.0.x_out": lambda x: (x, None)}}, r"h.0.x_out must be an array, or a pair \(array, backward\)"),
+    (
+        {"edit": {"h.0.x_out": lambda x: (x, None)}},
+        r"h.0.x_out must be an array, or a pair \(array, backward\)",
+    ),
     ({"edit": {"h.0.x_out": lambda x: (x, np.copy, np.copy)}}, r"must be an array, or a pair"),
-    ({"edit": {"h.0.x_out": lambda x: (x[0], np.copy)}}, r"the shape of the edited h.0.x_out must be \(3, 5, 12\)"),
-    ({"edit": {"h.0.x_out": lambda x: (x, lambda dnew: dnew[0])}},
-     r"the shape of the gradient that the edit of h.0.x_out returns must be \(3, 5, 12\), not \(5, 12\)"),
-    ({"edit": {"h.0.x_out": lambda x: (x, lambda dnew: None)}}, r"the gradient that the edit of h.0.x_out returns"),
-    ({"add": {"h.0.x_out": np.ones(5)}},
-     r"add\['h.0.x_out'\] must be floats of a shape that broadcasts to \(3, 5, 12\), not '\(5,\) float64'"),
+    (
+        {"edit": {"h.0.x_out": lambda x: (x[0], np.copy)}},
+        r"the shape of the edited h.0.x_out must be \(3, 5, 12\)",
+    ),
+    (
+        {"edit": {"h.0.x_out": lambda x: (x, lambda dnew: dnew[0])}},
+        r"the shape of the gradient that the edit of h.0.x_out returns must be \(3, 5, 12\), not \(5, 12\)",
+    ),
+    (
+        {"edit": {"h.0.x_out": lambda x: (x, lambda dnew: None)}},
+        r"the gradient that the edit of h.0.x_out returns",
+    ),
+    (
+        {"add": {"h.0.x_out": np.ones(5)}},
+        r"add\['h.0.x_out'\] must be floats of a shape that broadcasts to \(3, 5, 12\), not '\(5,\) float64'",
+    ),
     ({"add": {"h.0.x_out": np.ones((2, 3, 5, 12))}}, "broadcasts to"),
-    ({"add": {"h.0.x_out": np.ones(12, int)}}, "floats"), ({"add": {"h.0.x_out": "three"}}, "floats"),
+    ({"add": {"h.0.x_out": np.ones(12, int)}}, "floats"),
+    ({"add": {"h.0.x_out": "three"}}, "floats"),
     ({"add": {"h.0.x_put": np.ones(12)}}, "no array 'h.0.x_put', but"),
     ({"add": [np.ones(12)]}, "add must be names and arrays"),
-    ({"add": {"h.0.ln_1.rstd": np.ones(1)}}, "cannot undo an edit of h.0.ln_1.rstd: a fused gradient skips it; edit")]
+    (
+        {"add": {"h.0.ln_1.rstd": np.ones(1)}},
+        "cannot undo an edit of h.0.ln_1.rstd: a fused gradient skips it; edit",
+    ),
+]
 
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG)
@@ -390,8 +476,12 @@ def test_one_line_for_what_does_not_fit(arguments, words):
     assert "\n" not in str(raised.value)
 
 
-LENSES = [{}, {"tie_word_embeddings": False, "lm_head_bias": True}, {"final_layer_norm": False, "causal": False},
-          {"embedding_layer_norm": True, "lm_head_bias": True, "dropout": 0.2}]
+LENSES = [
+    {},
+    {"tie_word_embeddings": False, "lm_head_bias": True},
+    {"final_layer_norm": False, "causal": False},
+    {"embedding_layer_norm": True, "lm_head_bias": True, "dropout": 0.2},
+]
 
 
 @pytest.mark.parametrize("fields", LENSES)
@@ -407,7 +497,9 @@ def test_the_logit_lens_is_the_model_without_its_later_blocks(fields):
             short.params[name] = model.params[name]
         cut = short.forward(IDX, rng=np.random.default_rng(1))[0]
         assert fields.get("dropout") or (lens[f"h.{n - 1}.x_out"] == cut).all()
-    np.testing.assert_array_equal(*(each["wte.weight"] for each in (grads, model.backward())))     # still its own
+    np.testing.assert_array_equal(
+        *(each["wte.weight"] for each in (grads, model.backward()))
+    )  # still its own
     middle = model.logit_lens({"mine": activations["h.1.x_mid"][:1]}, ["mine"])["mine"]
     assert middle.shape == (1, T, V) and (model.params.flat != 0).any()
 
@@ -418,7 +510,9 @@ def test_the_logit_lens_of_own_blocks_and_other_arrays(looped):
     with pytest.raises(UserError, match="logit_lens: there is no array 'h.0.x_out'; give names"):
         model.logit_lens(activations)
     assert (model.logit_lens(activations, ["h.1.x", "ln_f.x"])["ln_f.x"] == logits).all()
-    with pytest.raises(UserError, match=r"the shape of h.0.turned must be \(B, T, 12\), not \(3, 5, 11\)"):
+    with pytest.raises(
+        UserError, match=r"the shape of h.0.turned must be \(B, T, 12\), not \(3, 5, 11\)"
+    ):
         model.logit_lens({"h.0.turned": np.ones((3, 5, 11))}, ["h.0.turned"])
     model = modern()
     logits, activations = model.run_with_cache(IDX)

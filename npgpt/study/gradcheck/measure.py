@@ -163,5 +163,6 @@ def differences(output, value, at):
 
 def derivative(output, direction, step):
     """Measure the derivative of output(change) at 0 along a direction, to fourth order."""
-    near, far = (output(each * direction) - output(-each * direction) for each in (step, 2.0 * step))
-    return (8.0 * near - far) / (12.0 * step)
+    near, far = step * direction, 2.0 * step * direction
+    change = 8.0 * (output(near) - output(-near)) - (output(far) - output(-far))
+    return change / (12.0 * step)

@@ -24,8 +24,8 @@ def study_model(model, tokenizer, prompt, description):
     pulls, flow: for the first losses, the norms of their gradients with respect to the embedding of
     each earlier token, and to the output of each stage; norms: of the mean loss's gradient with
     respect to each embedding; next: the likeliest tokens after the text; maps: (layer, head,
-    base64) of the attention weights; lens: `lens_rows` before each block, and after the last; left_out:
-    sentences about what the page does not show.
+    base64) of the attention weights; lens: `lens_rows` before each block, and after the last;
+    left_out: sentences about what the page does not show.
 
     Raises UserError if the text cannot be encoded or has too few or too many tokens, or if the loss
     is not finite.
@@ -46,7 +46,8 @@ def study_model(model, tokenizer, prompt, description):
     streams = [in_block(activations, i, "x") for i in blocks]
     streams.append("ln_f.x" if model.config.final_layer_norm else "head.x")
     maps = [(i, j, base64.b64encode(np.rint(255.0 * head).astype(np.uint8).tobytes()).decode())
-            for i in blocks for j, head in enumerate(activations[in_block(activations, i, "att")][0])]
+            for i in blocks
+            for j, head in enumerate(activations[in_block(activations, i, "att")][0])]
     outputs = box_outputs(model.config, activations.grads)
     pulls, flow = token_gradients(model, idx, targets, [*outputs.values()], left_out)
     probs = softmax(model.forward(ids[None])[0][0, -1].astype(np.float64))
@@ -90,9 +91,9 @@ def shown(tokenizer, token):
 
 
 def lens_rows(tokenizer, logits, targets):
-    """Return the likeliest token at each position: its text, its probability, that of the correct token.
+    """Return the likeliest token at each position: its text, and two probabilities.
 
-    logits (T, V): of the logit lens.
+    These are its own and that of the correct token. logits (T, V): of the logit lens.
     """
     from scipy.special import softmax
 

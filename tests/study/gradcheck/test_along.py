@@ -1,4 +1,4 @@
-"""Gradients of blocks and of models along random directions: planted mistakes are found and named."""
+"""Gradients of blocks and models along directions: planted mistakes are found and named."""
 
 import dataclasses
 import itertools
@@ -29,11 +29,13 @@ def test_right_blocks_are_right(block, seed, capsys):
         frozen = block == LORA and name.endswith(("weight", "bias"))
         assert error is None if frozen else error <= 1e-7
     assert ("no gradient: must be frozen" in repr(found)) == (block == LORA)
-    assert check_block(block, GPTConfig(**SMALL | {"n_embd": 12, "n_head": 3, "n_layer": 1}), seed).right
+    assert check_block(
+        block, GPTConfig(**SMALL | {"n_embd": 12, "n_head": 3, "n_layer": 1}), seed
+    ).right
 
 
 def planted(mistake, base=GPT2):
-    """An object: a block whose backward makes a mistake. mistake: of dx, the gradients, and the config."""
+    """Return an object, a block whose backward makes a mistake in its gradients."""
     block = read_block(base)
 
     def forward(x, p, config, *others):
@@ -61,12 +63,12 @@ def one_entry(grads, config, mask):
 
 def missing_term(grads, config, mask):
     if "ln_2.bias" in grads:
-        grads["ln_2.bias"] *= 2 / 3          # as if one text were left out
+        grads["ln_2.bias"] *= 2 / 3  # as if one text were left out
 
 
 def one_head(grads, config, mask):
     D = config.head_size
-    grads["attn.c_attn.weight"][:, D:2 * D] *= 2.0
+    grads["attn.c_attn.weight"][:, D : 2 * D] *= 2.0
 
 
 def wrong_sizes(grads, config, mask):
@@ -101,10 +103,19 @@ def later_position(grads, config, mask):
     grads[INPUT][:, -1] += 1e-4 * grads[INPUT][:, 0]
 
 
-MISTAKES = {transposed: "attn.c_proj.weight", one_entry: "mlp.c_fc.weight", missing_term: "ln_2.bias",
-            one_head: "attn.c_attn.weight", wrong_sizes: "mlp.c_proj.weight", with_a_mask: "ln_1.weight",
-            without_biases: "mlp.c_proj.weight", zero: "ln_1.weight", nan: INPUT, swapped: "ln_1.weight ln_2.weight",
-            later_position: INPUT}
+MISTAKES = {
+    transposed: "attn.c_proj.weight",
+    one_entry: "mlp.c_fc.weight",
+    missing_term: "ln_2.bias",
+    one_head: "attn.c_attn.weight",
+    wrong_sizes: "mlp.c_proj.weight",
+    with_a_mask: "ln_1.weight",
+    without_biases: "mlp.c_proj.weight",
+    zero: "ln_1.weight",
+    nan: INPUT,
+    swapped: "ln_1.weight ln_2.weight",
+    later_position: INPUT,
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
@@ -114,9 +125,14 @@ def test_a_mistake_is_found_and_named(mistake):
     for seed in range(3):
         found = check_block(planted(mistake), seed=seed)
         assert not found.right and [*found.wrong] == named
-        case = {with_a_mask: "with a mask and dropout", without_biases: "without biases, not causal"}.get(mistake, "")
+        case = {
+            with_a_mask: "with a mask and dropout",
+            without_biases: "without biases, not causal",
+        }.get(mistake, "")
         assert found.wrong[named[0]] == case and f"WRONG {case}".strip() in repr(found)
-        assert [line.split("  ")[1] for line in repr(found).splitlines() if "WRONG" in line] == named
+        assert [
+            line.split("  ")[1] for line in repr(found).splitlines() if "WRONG" in line
+        ] == named
         small = {one_entry: 1e-2, with_a_mask: 0.1, later_position: 1e-2}.get(mistake, 2.0)
         assert all(1e-7 < found.errors[each] < small for each in named)
     assert check_block(planted(lambda *_: None)).right
@@ -131,7 +147,10 @@ def test_what_a_block_cannot_do_is_said_or_raised():
     block = SimpleNamespace(parameters=GPT2.parameters, forward=forward, backward=GPT2.backward)
     found = check_block(block)
     assert found.right and len(found.remarks) == 1 and found.remarks[0] in repr(found)
-    assert found.remarks[0].startswith("not checked without biases, not causal: ") and "biases only" in found.remarks[0]
+    assert (
+        found.remarks[0].startswith("not checked without biases, not causal: ")
+        and "biases only" in found.remarks[0]
+    )
     with pytest.raises(UserError, match="biases only"):
         check_block(block, GPTConfig(bias=False))
     block.backward = lambda dx_out, cache, ops: (dx_out[0], {})
@@ -142,7 +161,7 @@ def test_what_a_block_cannot_do_is_said_or_raised():
 
 
 class Kinked:
-    """ReLU, whose kinks spoil some differences, and a batch norm without parameters, which mixes texts."""
+    """ReLU, whose kinks spoil some differences, and a mean over all texts."""
 
     @staticmethod
     def parameters(config):
@@ -184,14 +203,23 @@ def test_right_models_are_right(fields, dtype, kernels, capsys):
     for each in (None, mask, np.arange(T) < [[5], [2], [4]]):
         before = model.params.flat.copy()
         found = check_grads(model, IDX, TARGETS, mask=each)
-        assert found.right and found.errors.keys() == model.params.keys() and (model.params.flat == before).all()
+        assert (
+            found.right
+            and found.errors.keys() == model.params.keys()
+            and (model.params.flat == before).all()
+        )
         unit_scale(model.params, 4)
     assert capsys.readouterr().out.splitlines()[0] == "gradient of                  off by  verdict"
 
 
 def test_frozen_and_own_blocks_models():
     for block, freeze in ((LORA, FROZEN), (MODERN, "wte,h.0"), (GPT2, "*.bias")):
-        model = GPT(GPTConfig(**SMALL | {"n_embd": 4 * SMALL["n_head"]}), block=block, freeze=freeze, dtype="float64")
+        model = GPT(
+            GPTConfig(**SMALL | {"n_embd": 4 * SMALL["n_head"]}),
+            block=block,
+            freeze=freeze,
+            dtype="float64",
+        )
         unit_scale(model.params)
         found = check_grads(model, IDX, TARGETS)
         assert found.right and found.errors.keys() == model.params.trained.keys()
@@ -207,12 +235,16 @@ def test_an_edited_layer_is_caught(monkeypatch):
     monkeypatch.setattr(layers, "layernorm_backward", layernorm_backward)
     model = GPT(GPTConfig(**SMALL), kernels="reference")
     found = check_grads(model, IDX, TARGETS)
-    assert {*found.wrong} == {name for name in model.params if "ln_" in name and name.endswith("weight")}
+    assert {*found.wrong} == {
+        name for name in model.params if "ln_" in name and name.endswith("weight")
+    }
 
 
 def test_a_mistake_in_only_one_of_both_ways_is_caught(monkeypatch):
     model = GPT(GPTConfig(**SMALL), dtype="float64")
-    for way, name in itertools.product(("loss_and_grads", "backward"), ("wpe.weight", "h.1.mlp.c_fc.bias")):
+    for way, name in itertools.product(
+        ("loss_and_grads", "backward"), ("wpe.weight", "h.1.mlp.c_fc.bias")
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(GPT, way, spoiled(getattr(GPT, way), name))
             assert [*check_grads(model, IDX, TARGETS).wrong] == [name]
