@@ -209,7 +209,7 @@ class GPT:
         That is the head on the last LayerNorm (nostalgebraist 2020, "interpreting GPT: the logit
         lens"). For the last block these are the model's own logits.
         activations: of `run_with_cache`, of which arrays (B, T, C) are read.
-        names: of these arrays, by default "h.0.x", before the first block, and each block's x_out.
+        names: of these arrays, by default "drop.y", the embedding's output, and each block's x_out.
         Returns name -> logits (B, T, V). Nothing is kept for `backward`.
         Raises UserError for a name that the activations lack, such as x_out if a block of your own
         calls its result otherwise, and for an array that does not fit this model.
@@ -219,7 +219,7 @@ class GPT:
         """
         config, found = self.config, Arrays()
         if names is None:
-            names = ["h.0.x", *(f"h.{i}.x_out" for i in range(config.n_layer))]
+            names = ["drop.y", *(f"h.{i}.x_out" for i in range(config.n_layer))]
         for name in names:
             if name not in activations:
                 raise UserError(f"logit_lens: there is no array {shown(name)}; give names, those "

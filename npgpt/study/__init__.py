@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from npgpt.api import GPT
+from npgpt.checks import require
 from npgpt.errors import UserError
 from npgpt.model.block import read_block
 from npgpt.model.config import GPTConfig
@@ -183,6 +184,7 @@ def check_block(block: Any, config: GPTConfig | None = None, seed: int | None = 
 
     >>> npgpt.study.check_block("my_block.py").right
     """
+    require("block", block, block is not None, "a file, a module or an object")
     return told(block_gradients(read_block(block), config, new_seed() if seed is None else seed))
 
 

@@ -489,7 +489,7 @@ def test_the_logit_lens_is_the_model_without_its_later_blocks(fields):
     model = unit_model(n_layer=3, **fields)
     logits, activations = model.run_with_cache(IDX, TARGETS, rng=np.random.default_rng(1))
     grads, lens = model.backward(), model.logit_lens(activations)
-    assert [*lens] == ["h.0.x", "h.0.x_out", "h.1.x_out", "h.2.x_out"]
+    assert [*lens] == ["drop.y", "h.0.x_out", "h.1.x_out", "h.2.x_out"]
     assert (lens["h.2.x_out"] == logits).all()
     for n in (1, 2):
         short = GPT(dataclasses.replace(model.config, n_layer=n), None, "float64", threads=1)
@@ -500,6 +500,9 @@ def test_the_logit_lens_is_the_model_without_its_later_blocks(fields):
     np.testing.assert_array_equal(
         *(each["wte.weight"] for each in (grads, model.backward()))
     )  # still its own
+    for i in range(3):
+        given = model.logit_lens(activations, [f"h.{i}.x"])[f"h.{i}.x"]
+        np.testing.assert_array_equal(given, [*lens.values()][i])
     middle = model.logit_lens({"mine": activations["h.1.x_mid"][:1]}, ["mine"])["mine"]
     assert middle.shape == (1, T, V) and (model.params.flat != 0).any()
 

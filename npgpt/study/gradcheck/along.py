@@ -67,7 +67,7 @@ class GradCheck:
                 break
         else:
             self.wrong.setdefault(name, case)
-        error = max(0.0, best) / (norm or 1.0) if best < norm or best <= 0.0 else 1.0
+        error = min(1.0, max(0.0, best) / max(norm, 1e-300))
         self.errors[name] = max(self.errors.get(name, 0.0), error)
 
     def __repr__(self) -> str:

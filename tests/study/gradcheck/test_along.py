@@ -156,6 +156,8 @@ def test_what_a_block_cannot_do_is_said_or_raised():
     block.backward = lambda dx_out, cache, ops: (dx_out[0], {})
     with pytest.raises(UserError, match=r"dx of .* must be an array \(2, 3, 24\)"):
         check_block(block)
+    with pytest.raises(UserError, match="block must be a file, a module or an object"):
+        check_block(None)
     with pytest.raises(UserError, match="has no function backward"):
         check_block(SimpleNamespace(parameters=GPT2.parameters, forward=forward))
 
