@@ -107,7 +107,8 @@ def names_in(code):
     nodes = [*ast.walk(tree)]
     names = [each for each in nodes if isinstance(each, ast.Name)]
     stored = [each.id for each in names if isinstance(each.ctx, ast.Store)]
-    first = {each.arg for each in tree.args.args[:1]} - {*stored}
+    arguments = [each.arg for each in tree.args.args if each.arg != "self"]
+    first = {*arguments[:1]} - {*stored}
     caches = {cache_of(each) for each in nodes if isinstance(each, ast.Assign)}
     return tree.lineno, first, {name for name in stored if stored.count(name) == 1} - caches
 

@@ -8,6 +8,7 @@ import pytest
 from npgpt import GPT, AdamW, GPTConfig, UserError
 from npgpt.arrays import to_host
 from npgpt.engine.activations import Change, model_backward
+from npgpt.files import run_python
 from npgpt.model.block import read_block
 from tests import strict_cupy
 from tests.cases import MODERN, SMALL, B, C, H, T, V
@@ -413,6 +414,37 @@ def backward(dx_out, cache, ops):
     dx_a, da, _ = ops.linear_backward(dhidden, a)
     return dx_a + dx_out, {"a": {"weight": da}, "b": {"weight": db}}
 """
+
+
+METHODS = """# a block of methods
+class Mine:
+    def parameters(self, config):
+        return {"scale.weight": ((config.n_embd,), 1.0)}
+
+    def forward(self, x, p, config, layer, mask, dropout_masks, ops):
+        x_out = x * p["scale"]["weight"]
+        return x_out, (x, p)
+
+    def backward(self, dx_out, cache, ops):
+        x, p = cache
+        dweight = (dx_out * x).sum(axis=(0, 1))
+        dx = dx_out * p["scale"]["weight"]
+        return dx, {"scale": {"weight": dweight}}
+"""
+
+
+def test_a_block_of_methods_passes_gradients(tmp_path):
+    (tmp_path / "methods.py").write_text(METHODS)
+    block = run_python(tmp_path / "methods.py")[1]["Mine"]()
+    model = GPT(GPTConfig(**SMALL), dtype="float64", threads=1, block=block)
+    vector = drawn(C, 1)
+    for name in ("h.0.x", "h.1.x_out"):
+        model.forward(IDX, TARGETS, add={name: vector})
+        gradient = (model.backward()[name] * vector).sum()
+        true = slope(
+            lambda t, name=name: model.forward(IDX, TARGETS, add={name: (1 + t) * vector})[1]
+        )
+        assert gradient == pytest.approx(true, rel=1e-8)
 
 
 @pytest.fixture
