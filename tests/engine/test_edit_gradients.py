@@ -210,7 +210,7 @@ def test_every_array_of_an_own_block_passes_gradients(kind, tmp_path):
         names
         >= {
             "modern": {"h.0.swiglu.sigmoid", "h.0.norm_1.xhat", "h.0.attention.att", "h.0.x_out"},
-            "caches": {"h.0.one.y", "h.0.two.y", "h.0.three.y", "h.0.first"},
+            "caches": {"h.0.one.y", "h.0.two.y", "h.0.three.y", "h.0.four.y", "h.0.first"},
         }[kind]
     )
     direction = {name: drawn(each.shape, 4) for name, each in model.params.items()}
@@ -275,6 +275,22 @@ def test_only_arrays_that_their_own_backward_reads_take_another_pass(monkeypatch
         model.backward()
         assert len(passes) == count
         passes.clear()
+
+
+def test_an_edit_may_use_its_memory_again():
+    model, buffer = unit_model(), np.empty((B, T, C))
+    found = []
+    for out in (None, buffer):
+
+        def halved(x, out=out):
+            return np.multiply(x, 0.5, out=out), lambda dnew: np.multiply(dnew, 0.5, out=out)
+
+        edit = {"h.0.ln_1.xhat": halved, "h.1.norm_1": halved, "h.1.ln_2.xhat": halved}
+        logits, _ = model.forward(IDX, TARGETS, edit=edit)
+        buffer[:] = np.nan
+        found.append({"logits": logits, **model.backward()})
+    for name, array in found[0].items():
+        np.testing.assert_array_equal(found[1][name], array, err_msg=name)
 
 
 def test_vectors_steer_generation():
@@ -364,7 +380,7 @@ def scale_backward(dy, cache):
 """
 
 
-CACHES = """# the caches of layers: an array, a tuple that is not unpacked, other names
+CACHES = """# caches: an array, a tuple that is not unpacked, another name, what is computed again
 import numpy as np
 
 def parameters(config):
@@ -396,18 +412,29 @@ def three_backward(dy, cache):
     dx = dy * x / root
     return dx
 
+def four_forward(x):
+    y = 1.0 / (1.0 + np.exp(-x))
+    return y, x
+
+def four_backward(dy, x):
+    y = 1.0 / (1.0 + np.exp(-x))
+    dx = dy * y * (1.0 - y)
+    return dx
+
 def forward(x, p, config, layer, mask, dropout_masks, ops):
     hidden, a = ops.linear_forward(x, **p["a"])
     first, one = one_forward(hidden)
     second, two = two_forward(first)
     third, three = three_forward(second)
-    y, b = ops.linear_forward(third, **p["b"])
+    fourth, four = four_forward(third)
+    y, b = ops.linear_forward(fourth, **p["b"])
     x_out = x + y
-    return x_out, (a, one, two, three, b)
+    return x_out, (a, one, two, three, four, b)
 
 def backward(dx_out, cache, ops):
-    a, one, two, three, b = cache
-    dthird, db, _ = ops.linear_backward(dx_out, b)
+    a, one, two, three, four, b = cache
+    dfourth, db, _ = ops.linear_backward(dx_out, b)
+    dthird = four_backward(dfourth, four)
     dsecond = three_backward(dthird, three)
     dfirst = two_backward(dsecond, two)
     dhidden = one_backward(dfirst, one)
