@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from npgpt import layers
-from npgpt.arrays import DTYPES
+from npgpt.arrays import DTYPES, to_host
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.save import save_model
 from npgpt.checks import (
@@ -20,9 +20,10 @@ from npgpt.checks import (
     check_real,
     check_whole,
     require,
+    shown,
 )
 from npgpt.data.tokenizers import AnyTokenizer
-from npgpt.engine.activations import Activations, Looking
+from npgpt.engine.activations import Activations, Arrays, Looking
 from npgpt.engine.choose import KERNELS, make_engine
 from npgpt.engine.kv_cache import KVCache, Reader
 from npgpt.engine.ops import headless, without_caches, without_frozen
@@ -51,7 +52,9 @@ from npgpt.model.variants import model_backward, model_forward
 Name = str | os.PathLike[str]                           # of a model or a folder
 Names = str | Iterable[str]                             # of parameters
 BlockFile = Any                                         # a file, or an object with the same functions
-Edits = dict[str, Callable[[np.ndarray], np.ndarray]]
+Array = np.ndarray
+Edits = Mapping[str, Callable[[Array], Array | tuple[Array, Callable[[Array], Array]]]]
+Added = Mapping[str, ArrayLike]                         # names and arrays
 Rng = Any                                               # a np.random.Generator, or what engine.dropout_rng returns
 Processor = Callable[[np.ndarray, np.ndarray], ArrayLike]       # tokens, logits -> logits
 Loss = Callable[[np.ndarray], tuple[Any, ArrayLike]]    # logits -> loss, dlogits
@@ -98,7 +101,8 @@ class GPT:
         frozen = frozen_names(config, freeze)
         self.params, self.engine = make_engine(config, dtype, device, threads or available_cores(), kernels, frozen)
         self.config, self.dtype = config, dtype
-        self._where = dtype, device, threads, kernels
+        self._where: dict[str, Any] = {
+            "dtype": dtype, "device": device, "threads": threads, "kernels": kernels}
         self.ops = without_frozen(layers, self.params)
         self._cache: tuple | None = None
         if seed is not None:
@@ -106,8 +110,15 @@ class GPT:
 
     def __deepcopy__(self, memo: dict) -> "GPT":
         """Make another model with the same weights, such as a moving average's."""
-        copied = GPT(self.config, None, *self._where, freeze=self.params.frozen)
-        copied.params.flat[:] = self.params.flat
+        return self.copied()
+
+    def copied(self, **where: Any) -> "GPT":
+        """Make another model with the same weights.
+
+        where: dtype, device, threads and kernels, if they differ.
+        """
+        copied = GPT(self.config, None, **self._where | where, freeze=self.params.frozen)
+        copied.params.flat[:] = copied.params.xp.asarray(to_host(self.params.flat))
         return copied
 
     def use_engine(self, engine: ReferenceEngine) -> None:
@@ -168,7 +179,8 @@ class GPT:
                 f"{self.engine.description})")
 
     def forward(self, idx: ArrayLike, targets: ArrayLike | None = None, rng: Rng | None = None,
-                mask: ArrayLike | None = None, edit: Edits | None = None) -> tuple[np.ndarray, float | None]:
+                mask: ArrayLike | None = None, edit: Edits | None = None,
+                add: Added | None = None) -> tuple[np.ndarray, float | None]:
         """Compute the logits, and the loss if there are targets. `model(idx, targets)` is the same.
 
         idx (B, T) integers in [0, V), targets the same shape, -1 for an ignored position; an rng turns dropout on.
@@ -179,13 +191,37 @@ class GPT:
         and keeps its cache for `backward`, until the next forward.
         Raises UserError for a context longer than `block_size` or ids out of range.
 
-        edit: {"h.3.attn.mix": function, …} replaces arrays, named as in `run_with_cache`: each function gets a copy of
-        its array and returns one of the same shape. For `backward` each row (along the last axis) that was changed is
-        a constant: no gradient flows through it.
+        edit: {"h.3.attn.mix": function, …} replaces arrays, named as in `run_with_cache`: each
+        function gets a copy of its array and returns one of the same shape. For `backward` each row
+        (along the last axis) that was changed is a constant: no gradient flows through it. Or the
+        function returns (array, backward). backward(dnew) -> dold is called once, with a copy of
+        the whole gradient of the new array, and returns that of the old one, of the same shape. So
+        soft masks and spliced autoencoders train; their own gradients are theirs to keep:
+
+        >>> def gate(x):
+        ...     def backward(dnew):
+        ...         grads["gain"] = (dnew * x).sum(axis=(0, 1))
+        ...         return dnew * gain
+        ...     return x * gain, backward
+        >>> logits, loss = model.forward(idx, targets, edit={"h.2.x_out": gate})
+
+        add: {"h.2.x_out": vector, …} adds floats to arrays, after edits of the same name; (C,), or
+        any shape that broadcasts to the array's. `backward` returns the gradient of each as well,
+        under the same name, in the vector's shape and dtype: pop it before `AdamW.step`. So a
+        steering vector trains:
+
+        >>> logits, loss = model.forward(idx, targets, add={"h.2.x_out": v})
+        >>> v -= 0.1 * model.backward()["h.2.x_out"]
+
+        Raises UserError for a name that no array has, and for what does not fit. `backward` raises
+        UserError if a fused gradient skips the array, or if several arrays have its name.
+
+        Gradients are found by their names, dv for v. An array that its own layer's backward reads,
+        such as "h.2.ln_1.xhat", takes another pass of the backward, with the old array. For that a
+        block's cache must hold the array itself, alone or in a tuple.
         """
-        return self._forward(
-            idx, targets, rng, mask, None if edit is None else Looking(self.config, edit)
-        )
+        looking = None if edit is None and add is None else Looking(self.config, edit, add)
+        return self._forward(idx, targets, rng, mask, looking)
 
     __call__ = forward
 
@@ -196,16 +232,48 @@ class GPT:
         rng: Rng | None = None,
         mask: ArrayLike | None = None,
         edit: Edits | None = None,
+        add: Added | None = None,
     ) -> tuple[np.ndarray, Activations]:
         """Compute the logits (B, T, V), and return every float array of the forward with them, as
         `Activations`.
 
         activations["h.3.attn.att"] is the variable `att` in the attention of block 3, a read-only
-        view. With targets, `backward` adds the gradients: activations.grads["h.3.attn.att"]. The
-        arguments are those of `forward`.
+        view. With targets, `backward` adds the gradients: activations.grads["h.3.attn.att"]; of an
+        edited array it is the gradient of the new one. The arguments are those of `forward`.
         """
-        looking = Looking(self.config, edit, keep=True)
+        looking = Looking(self.config, edit, add, keep=True)
         return self._forward(idx, targets, rng, mask, looking)[0], looking.activations
+
+    def logit_lens(self, activations: Mapping[str, np.ndarray],
+                   names: Iterable[str] | None = None) -> Arrays:
+        """Compute the logits of the residual stream: what the model would predict after each block.
+
+        That is the head on the last LayerNorm (nostalgebraist 2020, "interpreting GPT: the logit
+        lens"). For the last block these are the model's own logits.
+        activations: of `run_with_cache`, of which arrays (B, T, C) are read.
+        names: of these arrays, by default "drop.y", the embedding's output, and each block's x_out.
+        Returns name -> logits (B, T, V). Nothing is kept for `backward`.
+        Raises UserError for a name that the activations lack, such as x_out if a block of your own
+        calls its result otherwise, and for an array that does not fit this model.
+
+        >>> logits, activations = model.run_with_cache(idx)
+        >>> model.logit_lens(activations)["h.3.x_out"].argmax(axis=-1)
+        """
+        config, found = self.config, Arrays()
+        if names is None:
+            names = ["drop.y", *(f"h.{i}.x_out" for i in range(config.n_layer))]
+        for name in names:
+            if name not in activations:
+                raise UserError(f"logit_lens: there is no array {shown(name)}; give names, those "
+                                "of the residual stream's arrays")
+            x, = self.engine.on_device(activations[name])
+            fits = x.ndim == 3 and x.shape[1] <= config.block_size and x.shape[2] == config.n_embd
+            require(f"the shape of {name}", x.shape, fits, f"(B, T, {config.n_embd})")
+            blocks = dataclasses.replace(config.block, forward=lambda *_, x=x: (x, None))
+            lens = dataclasses.replace(config, block=blocks)
+            idx, ops = np.zeros(x.shape[:2], dtype=np.int64), without_caches(self.ops)
+            found[name], _ = self._run_forward(idx, None, None, ops, config=lens)
+        return found
 
     def _forward(self, idx, targets, rng, mask, looking):
         """Compute `forward`. looking: a `Looking`, which records or edits arrays, or None."""
@@ -264,6 +332,7 @@ class GPT:
             the loss, and is needed after a forward without targets.
         dhidden: after `hidden`, the gradient of its result, (B, T, C). The head's gradients are 0;
             with a tied head, wte's has the embedding's share alone.
+        After a forward with `add`, the dict has the gradients of what was added as well.
         Raises UserError for a gradient that is missing, unexpected, or of another shape.
         """
         if self._cache is None:
@@ -286,7 +355,9 @@ class GPT:
                 dlogits = check_dlogits(dlogits, shape, dtype, xp)
             else:
                 dlogits = cross_entropy_backward(1.0, cross_entropy)
-            return self.params.flatten(model_backward(dlogits, gpt, ops, lesson.gpt_backward))
+            if isinstance(lesson, Looking):
+                return lesson.backward(dlogits, gpt, ops, self.params.flatten)
+            return self.params.flatten(model_backward(dlogits, gpt, ops))
 
     def loss_and_grads(
         self,
@@ -346,7 +417,8 @@ class GPT:
     def generate(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                  top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
                  mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
-                 edit: Edits | None = None, logits_processor: Processor | None = None,
+                 edit: Edits | None = None, add: Added | None = None,
+                 logits_processor: Processor | None = None,
                  rng: np.random.Generator | None = None) -> np.ndarray:
         """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of
         `stream`.
@@ -356,14 +428,15 @@ class GPT:
         """
         columns = self.stream(
             idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop, edit,
-            logits_processor, rng
+            add, logits_processor, rng
         )
         return np.column_stack([check_ids(self.config, idx), *columns])
 
     def stream(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
                mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
-               edit: Edits | None = None, logits_processor: Processor | None = None,
+               edit: Edits | None = None, add: Added | None = None,
+               logits_processor: Processor | None = None,
                rng: np.random.Generator | None = None) -> Iterator[np.ndarray]:
         """Return an iterator over the next token of each row, (B,) integers, each drawn on demand.
 
@@ -377,8 +450,9 @@ class GPT:
         from `tokenizer.batch(texts, length, left=True)`: each row is continued as it would be
         alone. A row ends after `eos_token_id`, or when its new tokens end with one of `stop`, lists
         of token ids. Then it is padded with `eos_token_id`, or without one with its last token.
-        edit: as in `forward`. The functions get the arrays of the prompt, then those of one token
-        at a time, with keys that earlier edits made; the embedding's have all texts as one row.
+        edit, add: as in `forward`. They change the arrays of the prompt, then those of one token
+        at a time, with keys that earlier edits made; the embedding's have all texts as one row. So
+        a vector that is added has the shape (C,).
         logits_processor: a function of all tokens (B, N) and the next one's logits (B, V) that
         returns other logits, before the temperature; -inf forbids a token. rng: draws the tokens,
         instead of one made of the seed.
@@ -389,10 +463,10 @@ class GPT:
         stops = [list(ids) for ids in stop]
         require("stop", stop, all(stops), "lists of token ids, none of them empty")
         pads = check_padding(mask, *idx.shape)
-        if edit is None:
+        if edit is None and add is None:
             cache = self.engine.reader(len(idx), pads)
         else:
-            cache = KVCache(self.engine, len(idx), pads, Looking(self.config, edit))
+            cache = KVCache(self.engine, len(idx), pads, Looking(self.config, edit, add))
         rng = np.random.default_rng(seed) if rng is None else rng
         return stream_tokens(
             cache.read, idx, max_new_tokens, temperature, top_k, top_p, rng, eos_token_id, stops,

@@ -2,6 +2,12 @@
 
 Each function runs with its lines watched (watch.py). After a line that assigns a name, `seen` is
 called in a forward, which may replace the array, and `graded` in a backward.
+
+A cache may hold an edited array, and a backward may read it for two reasons: for the gradients of
+what was computed from it, which need the new array, and for the gradient of what it was computed
+from, which needs the old one. So such an array gets a backward of its own: first all lines run with
+the new array, and no gradient passes it; then with the old one, from its gradient alone. Gradients
+add up, because a backward is linear.
 """
 
 import ast
@@ -10,6 +16,7 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +26,8 @@ from npgpt.checks import as_floats, require, shown
 from npgpt.engine.watch import Watch, is_watched, located, tree_in_file, watched
 from npgpt.errors import UserError
 from npgpt.model import transformer
+from npgpt.model.parameters import parameter_shapes
+from npgpt.model.variants import model_backward
 
 # The caches in transformer.py whose layers have another prefix than the cache's name: code -> code of the prefix.
 PREFIXES = {"attention": "''", "block": "f'h.{i}'", "blocks[i]": "f'h.{i}'"}
@@ -36,7 +45,8 @@ class Activations(Arrays):
     """The arrays of a forward by name, such as "h.3.attn.att". grads: their gradients by the same names.
 
     A name is the layer's prefix, as in the names of parameters, and a variable that its forward assigns once; `x` is
-    what a layer is given. Gradients that a fused backward skips are left out.
+    what a layer is given. Gradients that a fused backward skips are left out. That of an edited
+    array is the gradient of the new array.
     """
 
     def __init__(self) -> None:
@@ -97,26 +107,48 @@ def names_in(code):
     nodes = [*ast.walk(tree)]
     names = [each for each in nodes if isinstance(each, ast.Name)]
     stored = [each.id for each in names if isinstance(each.ctx, ast.Store)]
-    first = {each.arg for each in tree.args.args[:1]} - {*stored}
+    arguments = [each.arg for each in tree.args.args if each.arg != "self"]
+    first = {*arguments[:1]} - {*stored}
     caches = {cache_of(each) for each in nodes if isinstance(each, ast.Assign)}
     return tree.lineno, first, {name for name in stored if stored.count(name) == 1} - caches
+
+
+class Change(NamedTuple):
+    """A changed array.
+
+    old, new: the array before and after.
+    undo: a function, the gradient of the edited array -> that of the old one.
+    vector: what was added to the edited array, or None.
+    """
+
+    old: Any
+    new: Any
+    undo: Any
+    vector: Any
 
 
 class Looking:
     """Run a forward and its backward, and record their arrays.
 
     config: the model's; the attribute has the block to run.
-    edit: name -> a function of an array that returns another.
+    edit: name -> a function of an array that returns another, or a pair (array, backward).
+    add: name -> an array to be added, after the edit.
     keep: whether to keep the arrays.
-    Raises UserError for an edit that is not a mapping of functions.
+    Raises UserError for an edit that is not a mapping of functions, and for an array to be added
+    that has a parameter's name.
     """
 
-    def __init__(self, config, edit=None, keep=False):
-        edit = {} if edit is None else edit
+    def __init__(self, config, edit=None, add=None, keep=False):
+        edit, add = {} if edit is None else edit, {} if add is None else add
         require("edit", edit, isinstance(edit, Mapping), 'names and functions, such as {"h.0.attn.mix": function}')
+        require("add", add, isinstance(add, Mapping), 'names and arrays, such as {"h.0.x_out": v}')
         for name, function in edit.items():
             require(f"edit[{shown(name)}]", function, callable(function), "a function of the array")
-        self.edit, self.keep, self.activations, self.prefix = edit, keep, Activations(), ""
+        for name in add.keys() & parameter_shapes(config).keys():
+            raise UserError(f"add: {name} is also a parameter, and backward returns one gradient "
+                            "of each name: give the array in the block another name")
+        self.edit, self.add, self.keep = edit, add, keep
+        self.activations, self.prefix = Activations(), ""
         block = config.block
         self.files = {*block.texts, *LESSON}
         ops = {name: self.looked_into(getattr(layers, name)) for name in layers.__all__}
@@ -129,34 +161,62 @@ class Looking:
         code = getattr(function, "__code__", None)
         if code is None or code.co_filename not in self.files or is_watched(code):
             return function
-        hook = self.seen if code.co_name.endswith("forward") else self.graded
+        is_forward = code.co_name.endswith("forward")
         line, first, names = names_in(code)
 
         def watch(at, name, value):
-            return hook(name, value) if name in (first if at == line else names) else value
+            if at == line and not is_forward:
+                self.read |= {self.prefix + each for each in names}
+            if name in (first if at == line else names):
+                return self.seen(name, value) if is_forward else self.graded(name, value)
+            if name is None and is_forward:
+                self.held(value)
+            return value if is_forward else self.recalled("", value)
 
         visitor = GPT if code.co_filename == transformer.__file__ else OWN
         return watched(function, watch, visitor=visitor, __layer__=self.inside)
 
     def gpt_forward(self, *arguments):
         """Run `gpt_forward`. Raises UserError for a name that no array has, or an edit whose result does not fit."""
-        self.made, self.undone = set(), set()  # names of arrays; of those whose gradients were seen
-        self.edited = {}  # name -> the new array, and which rows it changed
+        self.made, self.several = set(), set()      # names of arrays; of those that several have
+        self.edited = {}                            # name -> its `Change`, in the forward's order
+        self.read, self.through = set(), None       # names that their backwards read; a `Change`
         result = self.looked_into(transformer.gpt_forward)(*arguments)
-        for name in self.edit.keys() - self.edited.keys():
+        for name in (self.edit.keys() | self.add.keys()) - self.edited.keys():
             near = difflib.get_close_matches(str(name), self.made, 3) or sorted(self.made)[:3]
             raise UserError(f"this model has no array {shown(name)}, but {', '.join(near)}")
         return result
 
-    def gpt_backward(self, dlogits, cache, ops):
-        """Run `gpt_backward`. Raises UserError if an edited array's gradient is one that a fused gradient skips."""
-        dp = self.looked_into(transformer.gpt_backward)(dlogits, cache, ops)
+    def backward(self, dlogits, cache, ops, flatten):
+        """Return the gradients of the parameters, and of what was added, by name.
+
+        flatten: of the `Parameters`.
+        Raises UserError if no gradient can pass through an edit.
+        """
+        lesson = self.looked_into(transformer.gpt_backward)
+        self.activations.grads.clear()
+        self.gradients, self.waiting, self.passed = {}, set(), set()    # of changes, by their names
+
+        def run(dlogits, through):
+            self.undone, self.through = set(), through
+            return flatten(model_backward(dlogits, cache, ops, lesson))
+
+        for name in self.several:
+            raise UserError(f"backward cannot undo an edit of {name}: several arrays have its name")
+        grads = run(dlogits, None)
         for name in self.edited.keys() - self.undone:
             layer = name.rpartition(".")[0]
             near = [each for each in self.undone if each.rpartition(".")[0] == layer]
             raise UserError(f"backward cannot undo an edit of {name}: a fused gradient skips it; edit "
                             f"{', '.join(near)}")
-        return dp
+        for name in reversed(self.edited):
+            if name in self.waiting:
+                more = run(np.zeros_like(dlogits), self.edited[name])
+                grads = {each: grads[each] + gradient for each, gradient in more.items()}
+        for name in self.add:
+            vector = self.edited[name].vector
+            grads[name] = summed_to(self.gradients[name], vector.shape).astype(vector.dtype)
+        return grads
 
     def inside(self, prefix, function):
         """Wrap a layer's function: the names in it begin with the prefix."""
@@ -173,15 +233,16 @@ class Looking:
         return run
 
     def seen(self, name, value):
-        """Record an array that a forward assigned, edited if there is an edit for it; return it."""
+        """Record an array that a forward assigned, changed if there is an edit; return it."""
         name = self.prefix + name
         if not getattr(value, "ndim", 0) or value.dtype.kind != "f":
             return value
-        if name in self.edit and name not in self.edited:       # a caller may give a callee's array the same name
-            new = as_floats(f"the edited {name}", self.edit[name](value.copy()), value.dtype, library_of(value))
-            require(f"the shape of the edited {name}", new.shape, new.shape == value.shape, str(value.shape))
-            self.edited[name] = new, (new != value).any(axis=-1, keepdims=True)
-            value = new
+        if name in self.edited:                # a caller may give a callee's array the same name
+            if value is not self.edited[name].new:
+                self.several.add(name)
+        elif name in self.edit or name in self.add:
+            self.edited[name] = self.changed(name, value)
+            value = self.edited[name].new
         self.made.add(name)
         if self.keep:
             self.activations[name] = kept = value.view()
@@ -189,17 +250,108 @@ class Looking:
                 kept.flags.writeable = False
         return value
 
-    def graded(self, name, value):
-        """Record a gradient that a backward assigned; return it, with 0 in rows that an edit changed.
+    def changed(self, name, old):
+        """Return the `Change` of an array. Raises UserError for one that does not fit."""
+        new, undo, vector = old, None, None
+        if name in self.edit:
+            new = users(self.edit[name], old.copy())
+            if isinstance(new, tuple):
+                right = len(new) == 2 and callable(new[1])
+                require(f"the edited {name}", new, right, "an array, or a pair (array, backward)")
+                new, undo = new
+            new = fitting(f"the edited {name}", new, old)
+            constant = (new != old).any(axis=-1, keepdims=True)
+            undo = undo or (lambda gradient: np.where(constant, 0.0, gradient))
+        if name in self.add:
+            vector = library_of(old).asarray(self.add[name])
+            sizes = zip(reversed(vector.shape), reversed(old.shape), strict=False)
+            right = vector.ndim <= old.ndim and all(one in (1, other) for one, other in sizes)
+            right = right and vector.dtype.kind == "f"
+            require(f"add[{shown(name)}]", f"{vector.shape} {vector.dtype}", right,
+                    f"floats of a shape that broadcasts to {old.shape}")
+            new = new + as_floats(f"add[{shown(name)}]", vector, old.dtype, library_of(old))
+        return Change(old, new, undo or (lambda gradient: gradient), vector)
 
-        An array that the backward recomputes is the edited one.
+    def graded(self, name, value):
+        """Record a gradient that a backward assigned; return what passes on to the unchanged array.
+
+        Any other array that the backward reads or recomputes is `recalled`.
         """
         variable = self.prefix + name[1:]
         if name[0] != "d" or variable not in self.made:
-            return self.edited.get(self.prefix + name, [value])[0]
+            return self.recalled(self.prefix + name, value)
+        if variable in self.undone:             # a caller's name for the same gradient
+            return value
         self.undone.add(variable)
         if self.keep:
-            self.activations.grads.setdefault(variable, value)
-        if variable in self.edited:
-            return np.where(self.edited[variable][1], 0.0, value)
+            grads = self.activations.grads
+            grads[variable] = grads.get(variable, 0.0) + value
+        return self.passed_on(variable, value) if variable in self.edited else value
+
+    def held(self, result):
+        """Note the changed arrays that the cache of their own layer holds.
+
+        result: what its forward returns, y and a cache.
+        """
+        cache = result[-1] if type(result) is tuple else result
+        arrays = cache if type(cache) is tuple else (cache,)
+        for name, change in self.edited.items():
+            is_own = name.rpartition(".")[0] == self.prefix[:-1]
+            if is_own and any(each is change.new for each in arrays):
+                self.read.add(name)
+
+    def recalled(self, name, value):
+        """Return an array that a backward reads, or a cache of arrays, with changed ones.
+
+        Those are the new ones, but the old one in the backward of its own.
+        """
+        if type(value) is tuple:
+            return tuple(each if type(each) is tuple else self.recalled("", each) for each in value)
+        same = [change for change in self.edited.values() if value is change.new]
+        for change in [self.edited[name]] if name in self.edited else same:
+            return change.old if change is self.through else change.new
         return value
+
+    def passed_on(self, name, gradient):
+        """Return the gradient of the old array; 0 until that of the new one is complete.
+
+        An array that its layer's backward reads waits for a backward of its own, with the old one,
+        and what comes before a waiting one in the forward waits, too.
+        """
+        if name in self.passed:
+            return np.zeros_like(gradient)
+        self.gradients[name] = gradient = self.gradients.get(name, 0.0) + gradient
+        last = max([*self.waiting, name], key=[*self.edited].index)
+        if name != last or name in self.read and self.edited[name] is not self.through:
+            self.waiting.add(name)
+            return np.zeros_like(gradient)
+        self.waiting.discard(name)
+        self.passed.add(name)
+        old = users(self.edited[name].undo, gradient.copy())
+        return fitting(f"the gradient that the edit of {name} returns", old, gradient)
+
+
+def users(function, array):
+    """Call a function of an edit. No block is blamed for what it raises."""
+    try:
+        return function(array)
+    except Exception as error:
+        error.in_edit = True
+        raise
+
+
+def fitting(name, value, like):
+    """Return a copy of what an edit returned, as floats.
+
+    Raises UserError for another shape than that of `like`.
+    """
+    value = library_of(like).asarray(value)
+    require(f"the shape of {name}", value.shape, value.shape == like.shape, str(like.shape))
+    return as_floats(name, value, like.dtype, library_of(like)).copy()
+
+
+def summed_to(array, shape):
+    """Sum over the axes along which an array of this shape was broadcast."""
+    sizes = (1,) * (array.ndim - len(shape)) + shape
+    axes = tuple(axis for axis, size in enumerate(sizes) if size == 1)
+    return array.sum(axis=axes, keepdims=True).reshape(shape)

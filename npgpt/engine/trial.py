@@ -16,19 +16,19 @@ from npgpt.model.tree import flatten, nest
 ALONE = slice(0, 1), slice(1, 2)        # each text of a trial
 
 
-def trial(config):
-    """Return x and dx_out (2, T, C), the parameters p of one block, and a mask.
+def trial(config, dtype=np.float32, rng=None, B=2, T=3):
+    """Return x and dx_out (B, T, C), the parameters p of one block, and a mask.
 
-    The numbers are random, of unit scale, in float32. Nothing can be written to x, dx_out and
-    p, because others need what they hold.
+    The numbers are random, of unit scale. Nothing can be written to x, dx_out and p, because
+    others need what they hold. rng: by default always the same; T: at most block_size.
     """
-    rng, T = np.random.default_rng(0), min(3, config.block_size)
-    x, dx_out = rng.standard_normal((2, 2, T, config.n_embd), np.float32)
+    rng, T = rng or np.random.default_rng(0), min(T, config.block_size)
+    x, dx_out = rng.standard_normal((2, B, T, config.n_embd), dtype)
     facts = config.block.parameters_of(config).items()
     p = {}
     for name, (shape, _) in facts:
-        scale = np.float32(shape[0] ** 0.5 if len(shape) > 1 else 1)
-        p[name] = rng.standard_normal(shape, np.float32) / scale
+        scale = dtype(shape[0] ** 0.5 if len(shape) > 1 else 1)
+        p[name] = rng.standard_normal(shape, dtype) / scale
     for array in (x, dx_out, *p.values()):
         array.flags.writeable = False
     return x, dx_out, nest(p), layers.causal_mask(None, x) if config.causal else None

@@ -137,8 +137,9 @@ class Block:
         except (UserError, KeyboardInterrupt, MemoryError, BrokenPipeError):
             raise
         except BaseException as error:          # also SystemExit
-            if isinstance(error, RuntimeError) and hasattr(error, "status"):
-                raise                           # CUDA's: see `out_of_memory`
+            is_cuda = isinstance(error, RuntimeError) and hasattr(error, "status")
+            if is_cuda or hasattr(error, "in_edit"):
+                raise                           # see `out_of_memory` and `users`
             number = raised_at(error, self.file)
             line = f", line {number}" if number else ""
             raise UserError(f"{self}{line}{when}: {describe(error)}") from error

@@ -145,6 +145,9 @@ class Parameters(Mapping[str, np.ndarray]):
 
     def check_gradients(self, what, grads):
         """Raise UserError unless grads has an array of the right shape and dtype for each of `trained` and no other."""
+        if others := [*map(str, grads.keys() - self.trained.keys())]:
+            raise UserError(f"{what} must be gradients of this model's trained parameters: pop "
+                            f"{', '.join(sorted(others)[:3])}")
         found = {name: (array.shape, array.dtype) for name, array in grads.items()}
         if found != {name: (shape, self.dtype) for name, shape in self.trained.items()}:
             raise UserError(

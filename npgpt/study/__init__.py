@@ -1,7 +1,8 @@
 """Studying the gradients: the per-line check, the page, the exercises.
 
 For notebooks and scripts: `case`, a layer with arrays to try it on; `check` for a backward of it; `train` with such
-backwards; and `verify` for a pair of functions of one's own.
+backwards; `verify` for a pair of functions of one's own; and `check_block` and `check_grads` for
+the gradients of a block, and of a whole model.
 """
 
 import sys
@@ -10,10 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from npgpt.api import GPT
+from npgpt.checks import require
 from npgpt.errors import UserError
+from npgpt.model.block import read_block
+from npgpt.model.config import GPTConfig
 from npgpt.study.exercises.exercise import Exercise, Step, levels_of
 from npgpt.study.exercises.progress import Progress, folder_here
+from npgpt.study.gradcheck.along import GradCheck, block_gradients, model_gradients
 from npgpt.study.gradcheck.check import WRONG, LineCheck, best_check, relative_error, table_text
 from npgpt.study.gradcheck.pictures import Arrays
 from npgpt.study.gradcheck.truth import Case, cases
@@ -27,7 +34,10 @@ from npgpt.study.lessons.own import pair_of
 from npgpt.study.lessons.setting import PLAIN
 from npgpt.study.lessons.table import lesson_named
 
-__all__ = ["Check", "Verified", "case", "check", "train", "verify"]
+__all__ = [
+    "Check", "GradCheck", "Verified",
+    "case", "check", "check_block", "check_grads", "train", "verify",
+]
 
 
 def case(layer: str) -> Case:
@@ -111,9 +121,7 @@ def check(layer: str, backward: Callable, seed: int | None = None, level: int | 
         Progress(folder).tried(step.name, report.right)
     exercise = Exercise(layer, step.what, Path(name), text)
     checked = Check(f"{name}, a backward of {layer}", exercise, solution, report, folder)
-    if not hasattr(sys, "ps1"):         # a script does not show the value of an expression
-        print(checked)
-    return checked
+    return told(checked)
 
 
 class Verified:
@@ -156,6 +164,49 @@ def verify(forward: Callable, backward: Callable | None = None, *, constants: di
         constants=others | (constants or {}),
     )
     found = Verified(*best_check(pair))
+    return told(found)
+
+
+def check_block(block: Any, config: GPTConfig | None = None, seed: int | None = None) -> GradCheck:
+    """Check the backward of a block: the gradients of its input and of each parameter.
+
+    block: a file, a module or an object with the functions parameters, forward and backward, as for
+    `GPT`.
+    config: of the only model that is checked, but for dropout and a mask; by default small ones in
+    which all sizes differ, also without biases and not causal if the block runs so.
+    seed: of the random weights, input and upstream gradient, all of unit scale; by default a new
+    one each time, so that every check sees other numbers.
+    Returns a `GradCheck`: right, wrong (name -> in which case) and errors, relative to the norm of
+    the gradient; a script prints it. All is computed in float64. A gradient is right to 1e-7, which
+    finds a single entry that is wrong by 1%. A parameter of which the backward returns no gradient
+    is not wrong: it must be frozen.
+    Raises UserError for a block that does not run, or whose results do not fit.
+
+    >>> npgpt.study.check_block("my_block.py").right
+    """
+    require("block", block, block is not None, "a file, a module or an object")
+    return told(block_gradients(read_block(block), config, new_seed() if seed is None else seed))
+
+
+def check_grads(model: GPT, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None,
+                seed: int | None = None) -> GradCheck:
+    """Check the gradients of a model's loss, of `loss_and_grads` by its engine and of `backward`.
+
+    model: any, which stays as it is; its float64 copy is checked, because float32 is not exact
+    enough.
+    idx, targets, mask: as in `GPT.loss_and_grads`; without dropout.
+    seed: of the random directions in which each parameter is moved, by default a new one.
+    Returns a `GradCheck`, as `check_block` does, with the same tolerance, 1e-7. It takes about
+    fifteen forwards for each parameter, and forty if its gradient is wrong: use a small model.
+    Raises UserError as `loss_and_grads` does.
+
+    >>> npgpt.study.check_grads(GPT(config, block=MyBlock()), idx, targets).wrong
+    """
+    return told(model_gradients(model, idx, targets, mask, new_seed() if seed is None else seed))
+
+
+def told(found):
+    """Print what was found if a script runs, which does not show the value of an expression."""
     if not hasattr(sys, "ps1"):
         print(found)
     return found

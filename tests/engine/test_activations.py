@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, UserError, layers
-from npgpt.engine.activations import Arrays, Looking
+from npgpt.engine.activations import Arrays, Change, Looking
 from npgpt.model import variants
 from npgpt.model.block import read_block
 from npgpt.model.masks import draw_masks
@@ -42,7 +42,7 @@ class OnTorch(Looking):
             kind, before = type(value), value.detach().as_subclass(torch.Tensor).numpy()
             new = self.edit[name](before.copy())
             changed = torch.tensor((new != before).any(-1, keepdims=True))
-            self.edited[name] = new
+            self.edited[name] = Change(before, new, None, None)
             value = torch.where(changed, torch.tensor(new).requires_grad_(), value.as_subclass(torch.Tensor))
             value = value.as_subclass(kind)
         elif name in self.activations:

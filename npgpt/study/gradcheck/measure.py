@@ -153,10 +153,16 @@ def differences(output, value, at):
         return Along(direction, (output(step * direction) - output(-step * direction)) / (2 * step))
     gradient = np.empty(np.shape(value))
     for index in np.ndindex(np.shape(value)) if at is None else [at]:
-        step = np.zeros(np.shape(value))
-        step[index] = STEP
-        near, far = output(step) - output(-step), output(2.0 * step) - output(-2.0 * step)
-        gradient[index] = (8.0 * near - far) / (12.0 * STEP)
+        direction = np.zeros(np.shape(value))
+        direction[index] = 1.0
+        gradient[index] = derivative(output, direction, STEP)
     if at is not None:
         return gradient[at]
     return gradient if np.abs(gradient).max() > ROUNDING else np.zeros_like(gradient)
+
+
+def derivative(output, direction, step):
+    """Measure the derivative of output(change) at 0 along a direction, to fourth order."""
+    near, far = step * direction, 2.0 * step * direction
+    change = 8.0 * (output(near) - output(-near)) - (output(far) - output(-far))
+    return change / (12.0 * step)

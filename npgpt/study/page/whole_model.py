@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from npgpt.errors import UserError, printable
-from npgpt.layers import IGNORE_INDEX, cross_entropy_forward, head_forward, layernorm_forward
+from npgpt.layers import IGNORE_INDEX, cross_entropy_forward
 from npgpt.study.page.steps import short
 
 MOST_TOKENS = 64        # of a text: attention maps grow with the square
@@ -24,8 +24,8 @@ def study_model(model, tokenizer, prompt, description):
     pulls, flow: for the first losses, the norms of their gradients with respect to the embedding of
     each earlier token, and to the output of each stage; norms: of the mean loss's gradient with
     respect to each embedding; next: the likeliest tokens after the text; maps: (layer, head,
-    base64) of the attention weights; lens: a `logit_lens` for each block, and the last; left_out:
-    sentences about what the page does not show.
+    base64) of the attention weights; lens: `lens_rows` before each block, and after the last;
+    left_out: sentences about what the page does not show.
 
     Raises UserError if the text cannot be encoded or has too few or too many tokens, or if the loss
     is not finite.
@@ -43,10 +43,11 @@ def study_model(model, tokenizer, prompt, description):
                         "choose another checkpoint")
     left_out, blocks = [], range(model.config.n_layer)
     norms = np.linalg.norm(activations.grads["embedding.x"][0], axis=-1)
-    last = activations["ln_f.x" if model.config.final_layer_norm else "head.x"][0]
-    streams = [*(in_block(activations, i, "x") for i in blocks), last]
+    streams = [in_block(activations, i, "x") for i in blocks]
+    streams.append("ln_f.x" if model.config.final_layer_norm else "head.x")
     maps = [(i, j, base64.b64encode(np.rint(255.0 * head).astype(np.uint8).tobytes()).decode())
-            for i in blocks for j, head in enumerate(in_block(activations, i, "att"))]
+            for i in blocks
+            for j, head in enumerate(activations[in_block(activations, i, "att")][0])]
     outputs = box_outputs(model.config, activations.grads)
     pulls, flow = token_gradients(model, idx, targets, [*outputs.values()], left_out)
     probs = softmax(model.forward(ids[None])[0][0, -1].astype(np.float64))
@@ -54,16 +55,21 @@ def study_model(model, tokenizer, prompt, description):
             "loss": loss, "losses": short(losses), "pulls": pulls, "flow": flow, "norms": [*short(norms), None],
             "stages": [{"layer": layer, "box": box} for layer, box in [*outputs, (None, "loss")]],
             "maps": maps, "next": [(shown(tokenizer, i), *short([probs[i]])) for i in np.argsort(-probs)[:LIKELIEST]],
-            "lens": [logit_lens(model, tokenizer, x, targets[0]) for x in streams], "left_out": left_out}
+            "lens": [lens_rows(tokenizer, each[0], targets[0])
+                     for each in model.logit_lens(activations, streams).values()],
+            "left_out": left_out}
 
 
 def in_block(activations, i, name):
-    """Return an array of block i, `x` itself, or `att` of its attention. Raises UserError if a block has none."""
+    """Return the name of an array of block i, `x` itself, or `att` of its attention.
+
+    Raises UserError if a block has none.
+    """
     names = [each for each in activations if each.startswith(f"h.{i}.") and each.endswith(f".{name}")]
     if not names or name == "x" and names[0] != f"h.{i}.x":
         raise UserError(f"the page shows {name} of each block, and this block has none: it must call "
                         "ops.attention_forward, and assign nothing else to its argument x")
-    return activations[names[0]][0]
+    return names[0]
 
 
 def prompt_ids(model, tokenizer, prompt):
@@ -84,18 +90,13 @@ def shown(tokenizer, token):
     return printable(text.replace(" ", "·").replace("\n", "⏎"))
 
 
-def logit_lens(model, tokenizer, x, targets):
-    """Apply ln_f and the head to the residual stream x (T, C): nostalgebraist 2020, "the logit lens".
+def lens_rows(tokenizer, logits, targets):
+    """Return the likeliest token at each position: its text, and two probabilities.
 
-    Return the likeliest token at each position: its text, its probability, that of the correct token.
+    These are its own and that of the correct token. logits (T, V): of the logit lens.
     """
     from scipy.special import softmax
 
-    p, config = model.params.tree, model.config
-    if config.final_layer_norm:
-        x, _ = layernorm_forward(x, **p["ln_f"], eps=config.layer_norm_epsilon)
-    head = {**p["wte"], "bias": 0.0, **p.get("lm_head", {})}
-    logits = head_forward(x, head["weight"])[0] + head["bias"]
     return [(shown(tokenizer, row.argmax()), *short([row.max(), row[target]]))
             for row, target in zip(softmax(logits.astype(np.float64), axis=-1), targets, strict=True)]
 

@@ -1,0 +1,143 @@
+"""The gradients of a block or of a whole model against differences along random directions.
+
+The derivative along a direction u is measured in float64, with smaller and smaller steps, and
+compared with sum(gradient * u). No entry of u is near 0, so a single wrong entry of a gradient
+shows. One direction that agrees is enough: a mistake shows in all of them, and a kink, such as
+ReLU's, may spoil some.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from npgpt import layers
+from npgpt.arrays import to_host
+from npgpt.engine.trial import trial, validate
+from npgpt.errors import UserError
+from npgpt.model.config import GPTConfig
+from npgpt.model.masks import draw_masks
+from npgpt.model.tree import flatten, nest
+from npgpt.study.gradcheck.check import NO_GRADIENT, OK, TOLERANCE, WRONG
+from npgpt.study.gradcheck.measure import derivative
+
+STEPS = 0.01 * 0.3 ** np.arange(10)     # relative to the array's size, each along a new direction
+ROUNDING = 2e-14                        # of a sum, relative to the sizes of its terms, at most
+INPUT = "x, the input"
+# All sizes differ, so that no transposed array fits. Heads can be grouped, and rotated in pairs.
+SIZES = GPTConfig(n_embd=24, n_head=4, n_inner=40, n_layer=2, block_size=7)
+CASES = {
+    "": {},
+    "with a mask and dropout": {"dropout": 0.3},
+    "without biases, not causal": {"bias": False, "causal": False, "activation": "gelu"},
+}
+
+
+class GradCheck:
+    """What was found: `right`, and a table.
+
+    errors: name -> the error of its gradient, relative to the norm; None without a gradient.
+    wrong: name -> the first case in which it is wrong.
+    remarks: what could not be checked.
+    """
+
+    def __init__(self, seed: int):
+        self.errors: dict[str, float | None] = {}
+        self.wrong: dict[str, str] = {}
+        self.remarks: list[str] = []
+        self.rng = np.random.default_rng(seed)
+
+    @property
+    def right(self) -> bool:
+        return not self.wrong
+
+    def add(self, name, case, value, array, gradients, rounding):
+        """Check gradients of an array in one case; the largest error of all cases counts.
+
+        value: change of the array -> the number whose gradients they are
+        rounding: of that number
+        """
+        size, norm = np.sqrt((array * array).mean()) or 1.0, np.linalg.norm(gradients[0])
+        rounding, best = rounding / (STEPS[0] * size), np.inf
+        for step in STEPS * size:
+            u = self.rng.choice([-1.0, 1.0], array.shape) * self.rng.uniform(0.5, 1.5, array.shape)
+            true = derivative(value, u, step)
+            errors = [abs((each * u).sum() - true) for each in gradients]
+            best = min(best, np.max(errors) - rounding)         # NaN is not below inf
+            if best <= TOLERANCE * norm:
+                break
+        else:
+            self.wrong.setdefault(name, case)
+        error = min(1.0, max(0.0, best) / max(norm, 1e-300))
+        self.errors[name] = max(self.errors.get(name, 0.0), error)
+
+    def __repr__(self) -> str:
+        lines = ["gradient of                  off by  verdict"]
+        for name, error in self.errors.items():
+            verdict = f"{WRONG} {self.wrong[name]}" if name in self.wrong else OK
+            said = NO_GRADIENT if error is None else f"{error:.1e}  {verdict}"
+            lines.append(f"{name:<27}  {said}".rstrip())
+        return "\n  ".join([*lines, *self.remarks])
+
+
+def block_gradients(block, config, seed):
+    """Check a `Block`; config: its only one, or None. Return a `GradCheck`."""
+    found, base = GradCheck(seed), dataclasses.replace(config or SIZES, block=block)
+    validate(base)
+    for case, fields in CASES.items():
+        if config is None or "bias" not in fields:
+            try:
+                check_case(found, case, dataclasses.replace(base, **fields))
+            except UserError as error:
+                if not case:
+                    raise
+                found.remarks.append(f"not checked {case}: {error}")
+    return found
+
+
+def check_case(found, case, config):
+    """Check a block with this config."""
+    block, layer, dtype = config.with_block().block, config.n_layer - 1, np.float64
+    x, dx_out, p, mask = trial(config, dtype, found.rng, B=3, T=5)
+    B, T, _ = x.shape
+    arrays = {INPUT: x, **flatten(p)}
+    masks = draw_masks(config, B, T, dtype, found.rng).blocks[layer]
+    if case:
+        scores = found.rng.standard_normal((B, config.n_head, T, T))
+        mask = scores if mask is None else scores + mask
+
+    def run(arrays):
+        p = nest({name: array for name, array in arrays.items() if name != INPUT})
+        return block.forward(arrays[INPUT], p, config, layer, mask, masks, layers)
+
+    def value(change):
+        return (run(arrays | {name: array + change})[0] * dx_out).sum()
+
+    x_out, cache = run(arrays)
+    dx, dp = block.backward(dx_out, cache, layers)
+    grads, rounding = {INPUT: dx, **flatten(dp)}, ROUNDING * abs(x_out * dx_out).sum()
+    for name, array in arrays.items():
+        if name in grads:
+            found.add(name, case, value, array, [grads[name]], rounding)
+        else:
+            found.errors[name] = None
+
+
+def model_gradients(model, idx, targets, mask, seed):
+    """Check a model's gradients; return a `GradCheck`."""
+    found = GradCheck(seed)
+    exact = model if model.dtype == "float64" else model.copied(dtype="float64")
+    _, grads = exact.loss_and_grads(idx, targets, mask=mask)
+    plain = exact.copied(device="cpu", kernels="reference")
+    _, loss = plain.forward(idx, targets, mask=mask)
+    others = plain.backward()
+
+    def value(change):
+        plain.params[name] = array + change
+        return plain.evaluate(idx, targets, mask)
+
+    for name in grads:
+        array = plain.params[name].copy()
+        both = to_host(grads[name]), others[name]
+        found.add(name, "", value, array, both, ROUNDING * loss)
+        plain.params[name] = array
+    return found
