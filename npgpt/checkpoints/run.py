@@ -32,7 +32,7 @@ from npgpt.checks import MOST, MOST_THREADS, check_path, is_real
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import check_regular, digest, is_folder, publish, read_json, write_json
+from npgpt.files import check_regular, digest, is_folder, lock, publish, read_json, write_json
 from npgpt.model.block import Block
 from npgpt.model.config import GPTConfig
 
@@ -60,18 +60,19 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def locked(out_dir: str | Path):
-    """Make the folder of a run and hold its lock. Raises UserError if another process holds it."""
-    import filelock  # 4 MB that only training needs
+    """Make the folder of a run and hold its lock, at the longest until this process ends.
 
+    Raises UserError if another process holds it.
+    """
     path = Path(out_dir) / LOCK_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     check_regular(path)
-    try:
-        lock = filelock.FileLock(path).acquire(timeout=0)
-    except filelock.Timeout:
-        raise UserError(f"another npgpt train is running in {out_dir}: "
-                        "wait until it has finished, or choose another --out-dir") from None
-    with lock:
+    with open(path, "ab") as file:
+        try:
+            lock(file)
+        except (BlockingIOError, PermissionError):
+            raise UserError(f"another npgpt train is running in {out_dir}: wait until it has "
+                            "finished, or choose another --out-dir") from None
         yield
 
 

@@ -40,6 +40,7 @@ from npgpt.data.tokenizers import is_called
 from npgpt.devices import array_module
 from npgpt.display import tqdm
 from npgpt.errors import BackwardError, UserError, one_line
+from npgpt.files import tool
 from npgpt.loading import load_model
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
@@ -83,6 +84,7 @@ def add_arguments(parser):
                                           "the preset's")
     add_special_argument(data)
     add_data_dir_argument(data)
+    lora = tool("tools/examples/lora_block.py").replace("%", "%%")
     start = parser.add_argument_group("starting from a trained model")
     start.add_argument("--init-from", metavar="MODEL",
                        help="fine-tune a model: gpt2, owner/name, a folder, a .safetensors file, or a run")
@@ -90,7 +92,7 @@ def add_arguments(parser):
         "--freeze",
         metavar="NAMES",
         help="do not train these parameters: names, prefixes of names, or patterns, as in "
-        "wte,h.0,*.bias; for LoRA see tools/examples/lora_block.py",
+        f"wte,h.0,*.bias; for LoRA see {lora}",
     )
     add_block_argument(start)
     device = parser.add_argument_group("the device")

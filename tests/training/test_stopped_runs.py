@@ -205,7 +205,13 @@ def test_two_trainings_do_not_share_a_folder(train, npgpt):
     with locked("out"):
         for flag in ("--overwrite", "--resume"):
             refused(train("--max-iters", 3, flag), "another npgpt train is running in")
-    assert train("--max-iters", 3, "--resume")[0] == 0
+    program = ("import time; from npgpt.checkpoints.run import locked; held = locked('out'); "
+               "held.__enter__(); print('held', flush=True); time.sleep(100)")
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        refused(train("--max-iters", 3, "--resume"), "another npgpt train is running in out: wait")
+        other.kill()
+    assert train("--max-iters", 3, "--resume")[0] == 0      # a lock ends with its process
 
 
 def test_a_run_that_names_files_reads_none_but_its_corpus_and_a_state_out_of_range_is_one_line(train, npgpt, tmp_path):
