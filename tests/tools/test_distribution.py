@@ -29,7 +29,7 @@ def built(kind, folder):
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
     """The folders of an unpacked source distribution, and of the wheel that was built from it."""
-    here = tmp_path_factory.mktemp("sources")
+    here = tmp_path_factory.mktemp("with-hyphens-site-packages")
     for name in FOLDERS:
         shutil.copytree(ROOT / name, here / "checkout" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in FILES:
@@ -58,7 +58,7 @@ def test_an_installed_command_names_examples_that_exist(unpacked, tmp_path):
     for path in (*EXAMPLES, "tools/peft_adapter.py"):
         assert (site / "npgpt" / path).read_bytes() == (ROOT / path).read_bytes()
     assert len(EXAMPLES) > 10 and not (site / "tests").exists() and not (site / "tools").exists()
-    environment = os.environ | {"PYTHONPATH": str(site), "COLUMNS": "1000"}
+    environment = os.environ | {"PYTHONPATH": str(site), "COLUMNS": "80"}
     for folder, start in ((tmp_path, f"{site}/npgpt/"), (ROOT, "")):
         helped = subprocess.run([sys.executable, "-P", "-m", "npgpt", "train", "--help"], cwd=folder,
                                 env=environment, capture_output=True, text=True).stdout
