@@ -32,7 +32,7 @@ from npgpt.checks import MOST, MOST_THREADS, check_path, is_real
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import check_regular, digest, is_folder, lock, publish, read_json, write_json
+from npgpt.files import check_regular, digest, is_folder, lock, naming, publish, read_json, write_json
 from npgpt.model.block import Block
 from npgpt.model.config import GPTConfig
 
@@ -62,14 +62,15 @@ class Checkpoint:
 def locked(out_dir: str | Path):
     """Make the folder of a run and hold its lock, at the longest until this process ends.
 
-    Raises UserError if another process holds it.
+    Raises UserError if another process holds it, and OSError.
     """
     path = Path(out_dir) / LOCK_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     check_regular(path)
     with open(path, "ab") as file:
         try:
-            lock(file)
+            with naming(path):      # some network file systems cannot lock
+                lock(file)
         except (BlockingIOError, PermissionError):
             raise UserError(f"another npgpt train is running in {out_dir}: wait until it has "
                             "finished, or choose another --out-dir") from None

@@ -200,7 +200,7 @@ def test_a_folder_without_a_checkpoint(train, tmp_path):
     assert train("--max-iters", 2, "--overwrite")[0] == 0
 
 
-def test_two_trainings_do_not_share_a_folder(train, npgpt):
+def test_two_trainings_do_not_share_a_folder(train, npgpt, monkeypatch):
     assert train("--max-iters", 2)[0] == 0
     with locked("out"):
         for flag in ("--overwrite", "--resume"):
@@ -211,6 +211,13 @@ def test_two_trainings_do_not_share_a_folder(train, npgpt):
         assert other.stdout.readline() == b"held\n"
         refused(train("--max-iters", 3, "--resume"), "another npgpt train is running in out: wait")
         other.kill()
+
+    def no_locks(*arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", no_locks)
+        refused(train("--max-iters", 3, "--resume"), ".npgpt.lock: No locks available")
     assert train("--max-iters", 3, "--resume")[0] == 0      # a lock ends with its process
 
 
