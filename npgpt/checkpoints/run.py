@@ -32,7 +32,16 @@ from npgpt.checks import MOST, MOST_THREADS, check_path, is_real
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import check_regular, digest, is_folder, lock, naming, publish, read_json, write_json
+from npgpt.files import (
+    check_regular,
+    digest,
+    is_folder,
+    lock,
+    naming,
+    publish,
+    read_json,
+    write_json,
+)
 from npgpt.model.block import Block
 from npgpt.model.config import GPTConfig
 
@@ -216,7 +225,8 @@ def read_tensors(path, targets):
 
 def step_folders(out_dir: str | Path, pattern: re.Pattern = STEP_FOLDER) -> list[Path]:
     """Return the checkpoints of a run, oldest first. A folder without state.json is not a checkpoint."""
-    return sorted((path for path in Path(out_dir).glob("*")
+    paths = Path(out_dir).glob("*") if os.path.isdir(out_dir) else ()     # a null byte: False
+    return sorted((path for path in paths
                    if pattern.fullmatch(path.name) and (path / "state.json").exists()), key=step_of)
 
 

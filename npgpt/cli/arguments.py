@@ -72,15 +72,16 @@ def add_device_arguments(parser):
 
 
 def add_block_argument(parser):
-    example = tool("tools/examples/modern_block.py").replace("%", "%%")
     parser.add_argument("--block", metavar="FILE",
-                        help="a Python file with the model's block, if it is not GPT-2's, such as "
-                             f"{example}; its code is run")
+                        help="a Python file, whose code is run, with the model's block, if it is "
+                             "not GPT-2's, such as "
+                             + tool("tools/examples/modern_block.py").replace("%", "%%"))
 
 
 def add_data_dir_argument(parser):
-    parser.add_argument("--data-dir", help="folder of downloaded corpora; by default $NPGPT_DATA_DIR, "
-                                           "else data if they are there, else npgpt in the user's cache")
+    parser.add_argument("--data-dir",
+                        help="folder of downloaded corpora; by default $NPGPT_DATA_DIR, else data "
+                             "if they are there, else npgpt in the user's cache")
 
 
 def add_special_argument(parser):

@@ -84,7 +84,6 @@ def add_arguments(parser):
                                           "the preset's")
     add_special_argument(data)
     add_data_dir_argument(data)
-    lora = tool("tools/examples/lora_block.py").replace("%", "%%")
     start = parser.add_argument_group("starting from a trained model")
     start.add_argument("--init-from", metavar="MODEL",
                        help="fine-tune a model: gpt2, owner/name, a folder, a .safetensors file, or a run")
@@ -92,7 +91,8 @@ def add_arguments(parser):
         "--freeze",
         metavar="NAMES",
         help="do not train these parameters: names, prefixes of names, or patterns, as in "
-        f"wte,h.0,*.bias; for LoRA see {lora}",
+        "wte,h.0,*.bias; for LoRA see "
+        + tool("tools/examples/lora_block.py").replace("%", "%%"),
     )
     add_block_argument(start)
     device = parser.add_argument_group("the device")

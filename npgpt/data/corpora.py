@@ -49,9 +49,10 @@ def open_corpus(
 
     A text file whose name ends in .jsonl has prompts and completions: see `read_answers`. Without a name it is
     TinyShakespeare, or pydocs if that cannot be downloaded. directory: for downloads, by default
-    that of `downloads`. raw: as in `read_text`. Raises UserError if the corpus is missing or damaged.
+    NPGPT_DATA_DIR, else that of `downloads`. raw: as in `read_text`. Raises UserError if the
+    corpus is missing or damaged.
     """
-    directory = Path(directory) if directory else downloads()
+    directory = Path(directory or os.environ.get("NPGPT_DATA_DIR") or downloads())
     reason = ""
     if name in (None, "tinyshakespeare"):
         try:
@@ -78,14 +79,12 @@ def open_corpus(
 
 
 def downloads():
-    """Return the folder of downloaded corpora.
-
-    It is NPGPT_DATA_DIR; else data, if TinyShakespeare is there, as in a checkout that has it; else
-    the user's cache.
+    """Return the folder data if TinyShakespeare is there, as it may be in a checkout; else the
+    user's cache.
     """
-    given, here = os.environ.get("NPGPT_DATA_DIR"), Path("data")
-    if given or (here / TINYSHAKESPEARE_FILE).exists():
-        return Path(given or here)
+    here = Path("data")
+    if (here / TINYSHAKESPEARE_FILE).exists():
+        return here
     return cache_folder() or here       # without a home there is no cache
 
 
@@ -137,8 +136,9 @@ def open_tinyshakespeare(directory):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, data)
     except OSError as error:
-        raise UserError(f"{url} could not be downloaded ({error}): check the network and the folder (--data-dir and "
-                        f"NPGPT_DATA_DIR name another), or put the file at {path}") from error
+        raise UserError(f"{url} could not be downloaded ({error}): check the network and the folder "
+                        "(--data-dir and NPGPT_DATA_DIR name another), or put the file at "
+                        f"{path}") from error
     origin = "found at" if found else "downloaded to"
     return Corpus("tinyshakespeare", data.decode(), None, f"TinyShakespeare, {origin} {path}")
 

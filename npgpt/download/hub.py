@@ -51,8 +51,8 @@ def fetch(repo_id, patterns, revision=None):
     try:
         from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
     except ImportError:
-        raise UserError(f"{here}{repo_id} cannot be downloaded without huggingface-hub: pip install "
-                        "huggingface-hub, or give local files") from None
+        raise UserError(f"{here}{repo_id} cannot be downloaded without huggingface-hub: "
+                        "pip install huggingface-hub, or give local files") from None
 
     problem, new = None, {}
     try:        # huggingface_hub has no time limit for this question, and would retry downloads for minutes

@@ -1,4 +1,6 @@
-"""The source distribution has the tests; the wheel has what its messages name; an index can show the README."""
+"""The source distribution has the tests; the wheel has what its messages name; an index can show
+the README.
+"""
 
 import email
 import os
@@ -15,7 +17,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FILES = "LICENSE", "README.md", "pyproject.toml", "setup.cfg"
 FOLDERS = ".ci", ".github", "npgpt", "tests", "tools"
-EXAMPLES = [path.relative_to(ROOT) for path in ROOT.glob("tools/examples/**/*.*") if path.suffix != ".pyc"]
+EXAMPLES = [path.relative_to(ROOT) for path in ROOT.glob("tools/examples/**/*.*")
+            if path.suffix != ".pyc"]
 
 
 def built(kind, folder):
