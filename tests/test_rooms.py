@@ -58,8 +58,8 @@ from npgpt.cli.main import main
 tiny = "--max-iters 2 --eval-iters 1 --n-layer 1 --n-embd 8 --n-head 1 --block-size 8"
 for command in ("train --corpus text --tokenizer char " + tiny, "train --resume --max-iters 3",
                 "sample --max-new-tokens 5", "eval", "score --text be", "info",
-                "export --out exported", "data prepare text --tokenizer byte --out ids", "gradcheck layernorm",
-                "exercise layernorm", "sample tiny --max-new-tokens 5"):
+                "export --out exported", "data prepare text --tokenizer byte --out ids",
+                "gradcheck layernorm", "exercise layernorm", "sample tiny --max-new-tokens 5"):
     assert main(command.split()) == 0, command
 model, tokenizer = load("exported")
 Trainer(model, *2 * [tokenizer.encode("to be, or not" * 9)], TrainOptions(max_iters=2)).run()

@@ -136,8 +136,8 @@ def open_tinyshakespeare(directory):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, data)
     except OSError as error:
-        raise UserError(f"{url} could not be downloaded ({error}): check the network and the folder "
-                        "(--data-dir and NPGPT_DATA_DIR name another), or put the file at "
+        raise UserError(f"{url} could not be downloaded ({error}): check the network and the "
+                        "folder (--data-dir and NPGPT_DATA_DIR name another), or put the file at "
                         f"{path}") from error
     origin = "found at" if found else "downloaded to"
     return Corpus("tinyshakespeare", data.decode(), None, f"TinyShakespeare, {origin} {path}")

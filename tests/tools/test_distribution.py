@@ -24,7 +24,8 @@ EXAMPLES = [path.relative_to(ROOT) for path in ROOT.glob("tools/examples/**/*.*"
 def built(kind, folder):
     """Build the "sdist" or the "wheel" of the sources in a folder; return its path."""
     program = f"from setuptools import build_meta; print(build_meta.build_{kind}('dist'))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True,
+                          text=True)
     assert done.returncode == 0, done.stderr
     return folder / "dist" / done.stdout.splitlines()[-1]
 
@@ -34,7 +35,8 @@ def unpacked(tmp_path_factory):
     """The folders of an unpacked source distribution, and of the wheel that was built from it."""
     here = tmp_path_factory.mktemp("with-hyphens-site-packages")
     for name in FOLDERS:
-        shutil.copytree(ROOT / name, here / "checkout" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, here / "checkout" / name,
+                        ignore=shutil.ignore_patterns("__pycache__"))
     for name in FILES:
         shutil.copy(ROOT / name, here / "checkout" / name)
     with tarfile.open(built("sdist", here / "checkout")) as file:
@@ -63,8 +65,9 @@ def test_an_installed_command_names_examples_that_exist(unpacked, tmp_path):
     assert len(EXAMPLES) > 10 and not (site / "tests").exists() and not (site / "tools").exists()
     environment = os.environ | {"PYTHONPATH": str(site), "COLUMNS": "80"}
     for folder, start in ((tmp_path, f"{site}/npgpt/"), (ROOT, "")):
-        helped = subprocess.run([sys.executable, "-P", "-m", "npgpt", "train", "--help"], cwd=folder,
-                                env=environment, capture_output=True, text=True).stdout
+        command = [sys.executable, "-P", "-m", "npgpt", "train", "--help"]
+        helped = subprocess.run(command, cwd=folder, env=environment, capture_output=True,
+                                text=True).stdout
         named = re.findall(r"\S*tools/examples/\w+\.py", helped)
         assert named == [f"{start}tools/examples/{name}_block.py" for name in ("lora", "modern")]
         assert all((folder / name).exists() for name in named)
