@@ -9,6 +9,7 @@ import linecache
 import os
 import shutil
 import stat
+import sys
 import tomllib
 import zlib
 from pathlib import Path
@@ -150,6 +151,44 @@ def check_regular(path):
     """Raise UserError if anything but a regular file is at `path`, such as a link."""
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
         raise UserError(f"{path} is not a regular file: move it away")
+
+
+def lock(file):
+    """Lock an open, empty file until it is closed. Raises OSError if it is locked already."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def cache_folder():
+    """Return the folder npgpt in the user's cache, which is made; None without a home.
+
+    The cache is XDG_CACHE_HOME, else that of the system. Only the user may write to what is made.
+    """
+    usual = {"win32": os.environ.get("LOCALAPPDATA", ""), "darwin": "~/Library/Caches"}
+    home = os.path.expanduser(usual.get(sys.platform, "~/.cache"))
+    for cache in (os.environ.get("XDG_CACHE_HOME", ""), home):
+        folder = Path(cache, "npgpt")
+        if folder.is_absolute():
+            with contextlib.suppress(OSError):      # not writable: who writes there says so
+                folder.mkdir(0o700, parents=True, exist_ok=True)
+            return folder
+    return None
+
+
+def tool(name):
+    """Return the path of a file that a message names, such as tools/examples/swish.py.
+
+    In the current folder, as in a checkout; else in the installed package; else beside it.
+    """
+    package = Path(__file__).parent
+    found = [folder / name for folder in (Path(), package) if (folder / name).exists()]
+    return str((*found, package.parent / name)[0])
 
 
 def is_folder(path):

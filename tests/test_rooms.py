@@ -1,5 +1,7 @@
-"""Rooms that can be left out: without one of them a model is trained, writes and is evaluated."""
+"""Rooms and libraries that can be left out: without them a model trains, writes, is evaluated."""
 
+import json
+import re
 import subprocess
 import sys
 
@@ -36,3 +38,60 @@ def test_a_room_can_be_left_out(rooms, command, says, tmp_path):
                            text=True)
     assert found.returncode == (2 if says else 0) and "Traceback" not in found.stderr, found.stderr
     assert not says or says in found.stderr.splitlines()[-1]
+
+
+CORE = """
+import importlib.machinery, json, sys
+
+KNOWN = {*sys.stdlib_module_names, "npgpt", "numpy", "safetensors", "threadpoolctl", "tqdm"}
+
+class Core(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return super().find_spec(name, path, target) if name.partition(".")[0] in KNOWN else None
+
+sys.meta_path = [importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter, Core]
+import numpy as np
+from npgpt import Trainer, TrainOptions, load
+from npgpt.cli.main import main
+
+tiny = "--max-iters 2 --eval-iters 1 --n-layer 1 --n-embd 8 --n-head 1 --block-size 8"
+for command in ("train --corpus text --tokenizer char " + tiny, "train --resume --max-iters 3",
+                "sample --max-new-tokens 5", "eval", "score --text be", "info",
+                "export --out exported", "data prepare text --tokenizer byte --out ids",
+                "gradcheck layernorm", "exercise layernorm", "sample tiny --max-new-tokens 5"):
+    assert main(command.split()) == 0, command
+model, tokenizer = load("exported")
+Trainer(model, *2 * [tokenizer.encode("to be, or not" * 9)], TrainOptions(max_iters=2)).run()
+assert tokenizer.decode(model.generate(tokenizer.encode("to be")[None], 3)[0])[:5] == "to be"
+print("the core works", file=sys.stderr)
+for command in json.loads(sys.argv[1]):
+    assert main(command.split()) == 2, command
+"""
+
+LACKING = {
+    "sample gpt2": "pip install huggingface-hub",
+    "sample someones/model": "no folder someones/model here.*pip install huggingface-hub",
+    "data prepare text --tokenizer gpt2 --out y": "pip install tiktoken",
+    "train --corpus text --out-dir y --tokenizer gpt2": "pip install tiktoken",
+    "data prepare text --tokenizer hf:some.json --out y": r"npgpt\[hf\]",
+    "train --corpus text --out-dir y --activation gelu": r"npgpt\[gelu\]",
+    "plot out": r"npgpt\[plot\]",
+    "study": r"npgpt\[study\]",
+    "sample --kernels xla": r"npgpt\[xla\]",
+    "sample --kernels numba": r"npgpt\[fast\]",
+    "sample --device gpu": r"npgpt\[cuda12\]",
+}
+
+
+def test_the_core_needs_four_libraries(tmp_path):
+    """All of Python and NumPy, safetensors, threadpoolctl and tqdm; what needs more names it."""
+    (tmp_path / "text").write_text("to be, or not to be. " * 50)
+    (tmp_path / "some.json").write_text("{}")
+    found = subprocess.run([sys.executable, "-c", CORE, json.dumps([*LACKING])], cwd=tmp_path,
+                           capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    lines = found.stderr.partition("the core works\n")[2].splitlines()
+    for line, says in zip(lines, LACKING.values(), strict=True):
+        assert re.search(says, line), line
+    assert not (tmp_path / "y").exists()

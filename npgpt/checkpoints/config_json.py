@@ -4,7 +4,7 @@ from pathlib import Path
 
 from npgpt.checks import check_choice, require, shown
 from npgpt.errors import UserError
-from npgpt.files import read_json
+from npgpt.files import read_json, tool
 from npgpt.model.block import GPT2, Block
 from npgpt.model.config import GPTConfig
 
@@ -60,7 +60,8 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
     if isinstance(own, dict) and own.get("lora_rank"):
         raise UserError(
             "the model has LoRA of an earlier version; LoRA is a block now: write an adapter with "
-            "that version, `npgpt export --adapter`, and read it with tools/peft_adapter.py"
+            "that version, `npgpt export --adapter`, and read it with "
+            + tool("tools/peft_adapter.py")
         )
     if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, "positions", "block"}:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')

@@ -37,7 +37,16 @@ from npgpt.data.tokenizers import (
     save_tokenizer,
 )
 from npgpt.errors import UserError
-from npgpt.files import check_regular, digest, is_folder, publish, read_json, write_json
+from npgpt.files import (
+    check_regular,
+    digest,
+    is_folder,
+    lock,
+    naming,
+    publish,
+    read_json,
+    write_json,
+)
 from npgpt.model.block import Block
 from npgpt.model.config import GPTConfig
 
@@ -65,18 +74,20 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def locked(out_dir: str | Path):
-    """Make the folder of a run and hold its lock. Raises UserError if another process holds it."""
-    import filelock  # 4 MB that only training needs
+    """Make the folder of a run and hold its lock, at the longest until this process ends.
 
+    Raises UserError if another process holds it, and OSError.
+    """
     path = Path(out_dir) / LOCK_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     check_regular(path)
-    try:
-        lock = filelock.FileLock(path).acquire(timeout=0)
-    except filelock.Timeout:
-        raise UserError(f"another npgpt train is running in {out_dir}: "
-                        "wait until it has finished, or choose another --out-dir") from None
-    with lock:
+    with open(path, "ab") as file:
+        try:
+            with naming(path):      # some network file systems cannot lock
+                lock(file)
+        except (BlockingIOError, PermissionError):
+            raise UserError(f"another npgpt train is running in {out_dir}: wait until it has "
+                            "finished, or choose another --out-dir") from None
         yield
 
 
@@ -240,7 +251,8 @@ def read_tensors(path, targets):
 
 def step_folders(out_dir: str | Path, pattern: re.Pattern = STEP_FOLDER) -> list[Path]:
     """Return the checkpoints of a run, oldest first. A folder without state.json is not a checkpoint."""
-    return sorted((path for path in Path(out_dir).glob("*")
+    paths = Path(out_dir).glob("*") if os.path.isdir(out_dir) else ()     # a null byte: False
+    return sorted((path for path in paths
                    if pattern.fullmatch(path.name) and (path / "state.json").exists()), key=step_of)
 
 

@@ -6,6 +6,7 @@ import typing
 
 from npgpt.engine.choose import KERNELS
 from npgpt.errors import UserError
+from npgpt.files import tool
 from npgpt.loading import load_model
 from npgpt.model.config import ACTIVATIONS, POSITIONS, GPTConfig
 from npgpt.training.options import CHOICES, MODEL_FIELDS, PRESETS, TRAIN_FIELDS, load_preset, with_mup
@@ -71,12 +72,16 @@ def add_device_arguments(parser):
 
 
 def add_block_argument(parser):
-    parser.add_argument("--block", metavar="FILE", help="a Python file with the model's block, if it is not GPT-2's, "
-                                                        "such as tools/examples/modern_block.py; its code is run")
+    parser.add_argument("--block", metavar="FILE",
+                        help="a Python file, whose code is run, with the model's block, if it is "
+                             "not GPT-2's, such as "
+                             + tool("tools/examples/modern_block.py").replace("%", "%%"))
 
 
 def add_data_dir_argument(parser):
-    parser.add_argument("--data-dir", help="folder of downloaded corpora; by default $NPGPT_DATA_DIR, else data")
+    parser.add_argument("--data-dir",
+                        help="folder of downloaded corpora; by default $NPGPT_DATA_DIR, else data "
+                             "if they are there, else npgpt in the user's cache")
 
 
 def add_special_argument(parser):

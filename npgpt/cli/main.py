@@ -7,6 +7,7 @@ import importlib
 import itertools
 import re
 import sys
+import textwrap
 import warnings
 
 import npgpt
@@ -52,11 +53,18 @@ ELSEWHERE = {flag: hint for hint, flags in INSTEAD.items() for flag in flags.spl
 LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
 
 
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Never break a path: it can be copied."""
+
+    def _split_lines(self, text, width):
+        return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose complaint is one line. Flags are spelled out, and --max_iters is --max-iters."""
 
     def __init__(self, **options):
-        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        super().__init__(allow_abbrev=False, formatter_class=Formatter, **options)
 
     def parse_known_args(self, args, namespace=None):
         flags = self._option_string_actions         # of this command alone

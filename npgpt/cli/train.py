@@ -41,6 +41,7 @@ from npgpt.data.tokenizers import NoTokenizer, given_tokenizer, is_called
 from npgpt.devices import array_module
 from npgpt.display import tqdm
 from npgpt.errors import BackwardError, UserError, one_line, remark
+from npgpt.files import tool
 from npgpt.loading import load_model
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
@@ -91,7 +92,8 @@ def add_arguments(parser):
         "--freeze",
         metavar="NAMES",
         help="do not train these parameters: names, prefixes of names, or patterns, as in "
-        "wte,h.0,*.bias; for LoRA see tools/examples/lora_block.py",
+        "wte,h.0,*.bias; for LoRA see "
+        + tool("tools/examples/lora_block.py").replace("%", "%%"),
     )
     add_block_argument(start)
     device = parser.add_argument_group("the device")

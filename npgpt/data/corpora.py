@@ -11,7 +11,7 @@ from pathlib import Path
 from npgpt.data.token_files import LLM_C, WITHOUT_HEADER
 from npgpt.download.file import download
 from npgpt.errors import UserError, one_line, say_once
-from npgpt.files import open_regular, write_atomically
+from npgpt.files import cache_folder, open_regular, write_atomically
 
 ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: every second word is quoted
 # A paragraph that begins and ends like a sentence, has nine or more words, and is not a remark on a Python version.
@@ -48,10 +48,11 @@ def open_corpus(
     """Return the Corpus `name`: one of CORPORA, a UTF-8 text file, or a folder with train.bin and val.bin.
 
     A text file whose name ends in .jsonl has prompts and completions: see `read_answers`. Without a name it is
-    TinyShakespeare, or pydocs if that cannot be downloaded. directory: for downloads, by default NPGPT_DATA_DIR, else
-    "data". raw: as in `read_text`. Raises UserError if the corpus is missing or damaged.
+    TinyShakespeare, or pydocs if that cannot be downloaded. directory: for downloads, by default
+    NPGPT_DATA_DIR, else that of `downloads`. raw: as in `read_text`. Raises UserError if the
+    corpus is missing or damaged.
     """
-    directory = Path(directory or os.environ.get("NPGPT_DATA_DIR") or "data")
+    directory = Path(directory or os.environ.get("NPGPT_DATA_DIR") or downloads())
     reason = ""
     if name in (None, "tinyshakespeare"):
         try:
@@ -75,6 +76,16 @@ def open_corpus(
         text = "".join(f"{prompt}{completion}\n" for prompt, completion in pairs)
         return Corpus(str(path), text, None, f"{len(pairs):,} prompts in {path}", pairs, "\n")
     return Corpus(str(path), text, None, f"the text file {path}")
+
+
+def downloads():
+    """Return the folder data if TinyShakespeare is there, as it may be in a checkout; else the
+    user's cache.
+    """
+    here = Path("data")
+    if (here / TINYSHAKESPEARE_FILE).exists():
+        return here
+    return cache_folder() or here       # without a home there is no cache
 
 
 def in_documents(corpus: Corpus, separator: str) -> Corpus:
@@ -125,8 +136,9 @@ def open_tinyshakespeare(directory):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, data)
     except OSError as error:
-        raise UserError(f"{url} could not be downloaded ({error}): check the network and the folder, or put the file "
-                        f"at {path}") from error
+        raise UserError(f"{url} could not be downloaded ({error}): check the network and the "
+                        "folder (--data-dir and NPGPT_DATA_DIR name another), or put the file at "
+                        f"{path}") from error
     origin = "found at" if found else "downloaded to"
     return Corpus("tinyshakespeare", data.decode(), None, f"TinyShakespeare, {origin} {path}")
 

@@ -80,7 +80,8 @@ class GPT2Tokenizer(Tokenizer):
     """GPT-2's byte pair encoding, by tiktoken, which downloads the vocabulary once and caches it.
 
     The vocabulary is loaded when it is first used: training on token files works without it. The methods raise
-    UserError if it is neither cached nor downloaded within VOCABULARY_SECONDS.
+    UserError if tiktoken is missing, or if the vocabulary is neither cached nor downloaded within
+    VOCABULARY_SECONDS.
     """
 
     kind = "gpt2"
@@ -90,8 +91,11 @@ class GPT2Tokenizer(Tokenizer):
 
     @functools.cached_property
     def _encoding(self):
-        import tiktoken  # slow to import, and most runs do without
-
+        try:
+            import tiktoken  # slow to import, and most runs do without
+        except ImportError:
+            raise UserError("GPT-2's tokens need tiktoken: pip install tiktoken, or choose another "
+                            "tokenizer") from None
         try:
             return call_within(VOCABULARY_SECONDS, tiktoken.get_encoding, "gpt2")
         except (OSError, ValueError) as error:

@@ -47,7 +47,12 @@ def fetch(repo_id, patterns, revision=None):
 
     If the hub does not answer, only the cache is used, and files may be missing. Raises UserError.
     """
-    from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
+    here = "" if repo_id in ALIASES.values() else f"there is no folder {repo_id} here, and "
+    try:
+        from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
+    except ImportError:
+        raise UserError(f"{here}{repo_id} cannot be downloaded without huggingface-hub: "
+                        "pip install huggingface-hub, or give local files") from None
 
     problem, new = None, {}
     try:        # huggingface_hub has no time limit for this question, and would retry downloads for minutes
@@ -61,8 +66,7 @@ def fetch(repo_id, patterns, revision=None):
                                       local_files_only=bool(problem), tqdm_class=Bar))
     except Exception as error:      # includes errors of its HTTP library, which differs between its versions
         reason = str(problem or error).rpartition("\n\n")[2] or type(problem or error).__name__  # no request ids
-        folder = "" if repo_id in ALIASES.values() else f"there is no folder {repo_id} here, and "
-        raise UserError(f"{folder}{repo_id} is not in the local cache and cannot be downloaded "
+        raise UserError(f"{here}{repo_id} is not in the local cache and cannot be downloaded "
                         f"({one_line(reason, 400)}): check the network and the name, log in with "
                         "`hf auth login` if the model is gated, or give local files") from error
     finally:

@@ -14,7 +14,7 @@ import numpy as np
 
 from npgpt.checks import is_real, require, shown
 from npgpt.errors import UserError, describe, raised_at
-from npgpt.files import run_python
+from npgpt.files import run_python, tool
 from npgpt.model import transformer
 from npgpt.model.tree import flatten
 
@@ -182,7 +182,8 @@ def read_block(source):
     functions = [names.get(name) for name in FUNCTIONS]
     for name, function in zip(FUNCTIONS, functions, strict=True):
         if not hasattr(function, "__code__"):
-            raise UserError(f"block {shown(source)} has no function {name}, unlike tools/examples/modern_block.py")
+            raise UserError(f"block {shown(source)} has no function {name}, unlike "
+                            + tool("tools/examples/modern_block.py"))
     return block_of(functions, path)
 
 

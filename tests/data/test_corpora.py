@@ -1,10 +1,14 @@
 import hashlib
+import os
+import shutil
+from pathlib import Path
 
 import pytest
 
 from npgpt.data import corpora
 from npgpt.data.corpora import Corpus, in_documents, open_corpus
 from npgpt.errors import UserError
+from npgpt.files import cache_folder
 from tests.helpers.hub_server import HubServer
 
 GOOD = b"First Citizen:\n" * 20_000
@@ -44,6 +48,47 @@ def test_tinyshakespeare_is_downloaded_once(server, tmp_path, monkeypatch, name)
         assert (corpus.name, corpus.text, corpus.folder) == ("tinyshakespeare", GOOD.decode(), None)
         assert f"{origin} {path}" in corpus.reason
         server.stop()
+
+
+def test_without_a_folder_it_is_downloaded_to_the_users_cache(server, tmp_path, monkeypatch):
+    """A folder data that has it comes first, and NPGPT_DATA_DIR before both."""
+    for name in ("NPGPT_DATA_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    cached = tmp_path / "home/.cache/npgpt/tinyshakespeare/input.txt"
+    old = os.umask(0o002)
+    try:
+        assert f"downloaded to {cached}" in open_corpus("tinyshakespeare").reason
+    finally:
+        os.umask(old)
+    server.stop()
+    assert f"found at {cached}" in open_corpus().reason
+    assert files_below(tmp_path) == [cached] and cached.parents[1].stat().st_mode & 0o77 == 0
+    shutil.copytree(cached.parent, tmp_path / "data/tinyshakespeare")
+    assert open_corpus().reason.endswith("found at data/tinyshakespeare/input.txt")
+    shutil.copytree(cached.parent, tmp_path / "other/tinyshakespeare")
+    monkeypatch.setenv("NPGPT_DATA_DIR", "other")
+    assert open_corpus().reason.endswith("found at other/tinyshakespeare/input.txt")
+
+
+@pytest.mark.parametrize(("system", "variables", "says"), [
+    ("linux", {"HOME": "/home/me"}, "/home/me/.cache/npgpt"),
+    ("linux", {"HOME": "/home/me", "XDG_CACHE_HOME": "/big"}, "/big/npgpt"),
+    ("linux", {"HOME": "/home/me", "XDG_CACHE_HOME": "relative"}, "/home/me/.cache/npgpt"),
+    ("linux", {"HOME": "~"}, "None"),
+    ("darwin", {"HOME": "/Users/me"}, "/Users/me/Library/Caches/npgpt"),
+    ("win32", {"LOCALAPPDATA": "/C:/me/AppData/Local"}, "/C:/me/AppData/Local/npgpt"),
+    ("win32", {}, "None")])
+def test_where_each_system_has_its_cache(monkeypatch, system, variables, says):
+    monkeypatch.setattr("npgpt.files.sys.platform", system)
+    monkeypatch.setattr(Path, "mkdir", lambda *args, **options: None)
+    for each in ("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(each, raising=False)
+    for each, value in variables.items():
+        monkeypatch.setenv(each, value)
+    assert str(cache_folder()) == says
 
 
 def test_a_file_that_is_not_tinyshakespeare_is_not_trained_on(tmp_path):

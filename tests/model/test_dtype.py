@@ -48,6 +48,7 @@ def test_float32_stays_float32(variant, dtype):
         model.engine.reader(3).read(idx)
 
     with small_parts():
+        step()          # compiles: the constants that Numba is given are float64
         found = float64_variables(step)
     if dtype == "float32":
         assert not found

@@ -200,12 +200,25 @@ def test_a_folder_without_a_checkpoint(train, tmp_path):
     assert train("--max-iters", 2, "--overwrite")[0] == 0
 
 
-def test_two_trainings_do_not_share_a_folder(train, npgpt):
+def test_two_trainings_do_not_share_a_folder(train, npgpt, monkeypatch):
     assert train("--max-iters", 2)[0] == 0
     with locked("out"):
         for flag in ("--overwrite", "--resume"):
             refused(train("--max-iters", 3, flag), "another npgpt train is running in")
-    assert train("--max-iters", 3, "--resume")[0] == 0
+    program = ("import time; from npgpt.checkpoints.run import locked; held = locked('out'); "
+               "held.__enter__(); print('held', flush=True); time.sleep(100)")
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        refused(train("--max-iters", 3, "--resume"), "another npgpt train is running in out: wait")
+        other.kill()
+
+    def no_locks(*arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", no_locks)
+        refused(train("--max-iters", 3, "--resume"), ".npgpt.lock: No locks available")
+    assert train("--max-iters", 3, "--resume")[0] == 0      # a lock ends with its process
 
 
 def test_a_run_that_names_files_reads_none_but_its_corpus_and_a_state_out_of_range_is_one_line(train, npgpt, tmp_path):

@@ -10,7 +10,7 @@ from numba.core import caching
 from numba.core.compiler import CompileResult
 
 from npgpt.errors import say_once
-from npgpt.files import open_regular, write_atomically
+from npgpt.files import cache_folder, open_regular, write_atomically
 
 COMPILER = [Path(__file__).with_name(name).read_bytes() for name in ("jit.py", "vectors.py")]
 MOST_FILES = 500        # in the folder
@@ -51,9 +51,12 @@ class Cache(caching.NullCache):
         self.source = source
 
     def path(self, types, context):
-        cache = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        numba_cache = os.environ.get("NUMBA_CACHE_DIR")
+        cache = Path(numba_cache, "npgpt") if numba_cache else cache_folder()
+        if not cache:
+            raise FileNotFoundError("there is no home, and so no cache")
         key = COMPILER, self.source, numba.__version__, sys.version, types, context.codegen().magic_tuple()
-        for folder in (Path(cache, "npgpt"), Path(cache, "npgpt", "loops")):
+        for folder in (cache, cache / "loops"):
             folder.mkdir(0o700, parents=True, exist_ok=True)
             if not is_private(os.lstat(folder)):
                 say_once(f"{folder} is not private, so loops are compiled anew: make it yours "
@@ -83,5 +86,5 @@ class Cache(caching.NullCache):
             path.chmod(0o600)
             for old in sorted(path.parent.iterdir(), key=os.path.getmtime)[:-MOST_FILES]:
                 old.unlink()
-        except (OSError, RuntimeError):     # not writable, full, or no home: each process compiles
+        except OSError:     # not writable, full, or no home: each process compiles
             pass

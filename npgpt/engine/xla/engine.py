@@ -1,10 +1,8 @@
 """The engine: the compiled programs and how they are called."""
 
 import inspect
-import os
 import sys
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +22,7 @@ from npgpt.engine.xla.lines import lines, loaded_again, rounded
 from npgpt.engine.xla.reader import Reader
 from npgpt.engine.xla.replaced import replaced, with_head_in_loss, with_sorted_embedding
 from npgpt.errors import UserError
+from npgpt.files import cache_folder
 from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.model.batch import loss_of
 from npgpt.model.block import GPT2
@@ -105,9 +104,9 @@ class XLAEngine(ReferenceEngine):
                           for name, axes in divided.items()}
         self._executables = {}      # by name, options and shapes
         self._caches = {}           # of `own_loss` by shapes: their structure
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        if jax.config.jax_compilation_cache_dir is None and cache[0] != "~":    # without a home, each process compiles
-            jax.config.update("jax_compilation_cache_dir", str(Path(cache, "npgpt", "xla")))
+        cache = cache_folder()      # without a home, each process compiles
+        if jax.config.jax_compilation_cache_dir is None and cache:
+            jax.config.update("jax_compilation_cache_dir", str(cache / "xla"))
 
     @property
     def description(self):
