@@ -263,3 +263,15 @@ def test_a_full_gpu_is_one_line(train, name, value, says):
     setattr(strict_cupy.gpu, name, value)
     result = train("--device", "gpu", "--batch-size", 64, "--n-embd", 256)
     refused(result, "memory is full", says, "--batch-size")
+
+
+def test_the_experimenters_doors():
+    """On the stand-in, which refuses NumPy's arrays: what tests/gpu/test_model.py runs on a GPU."""
+    from tests.gpu.test_model import doors
+
+    config = GPTConfig(**{**SMALL, "vocab_size": 65, "block_size": 40})
+    batch = np.random.default_rng(0).integers(0, 65, (2, 3, 40))
+    expected = doors(GPT(config, dtype="float64"), batch)
+    found = doors(GPT(config, dtype="float64", device="gpu"), batch)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-8, atol=1e-12, err_msg=name)

@@ -84,9 +84,12 @@ def check_padding(mask, B, T):
 def loss_of(function, logits):
     """Return what a user's function(logits) does: the loss, and dlogits as in `check_dlogits`."""
     found = function(logits)
-    right = isinstance(found, tuple) and len(found) == 2 and np.ndim(found[0]) == 0
+    right = isinstance(found, tuple) and len(found) == 2
+    if right:
+        loss, dlogits = found
+        right = isinstance(loss, int | float) or getattr(loss, "ndim", None) == 0
     require("what the function of the logits returns", found, right, "a number, the loss, and dlogits")
-    return found[0], check_dlogits(found[1], logits.shape, logits.dtype, library_of(logits))
+    return loss, check_dlogits(dlogits, logits.shape, logits.dtype, library_of(logits))
 
 
 def check_weights(weights, shape, dtype) -> np.ndarray:

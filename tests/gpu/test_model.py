@@ -99,3 +99,48 @@ def test_generation(kernels):
     there, here = model_on_gpu(config, kernels, "float64"), GPT(config, seed=0, dtype="float64")
     idx = np.random.default_rng(0).integers(0, 65, (3, 5))
     np.testing.assert_array_equal(there.generate(idx, 60, seed=1), here.generate(idx, 60, seed=1))
+
+
+def smoothed(logits):
+    """A loss with the uniform distribution as the true one; np's functions take CuPy's arrays."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return -logs.mean(), (np.exp(logs) - 1.0 / logs.shape[-1]) / (logits.size / logits.shape[-1])
+
+
+def doors(model, batch):
+    """What an experimenter uses: losses, gradients, logits and tokens, by name, on the host."""
+    idx, targets = batch
+    weights = np.random.default_rng(1).standard_normal(idx.shape)
+    found = {}
+    for name, (loss, grads) in {
+        "own": model.loss_and_grads(idx, dlogits=smoothed),
+        "weights": model.loss_and_grads(idx, targets, weights=weights),
+    }.items():
+        found |= {f"{name} loss": loss} | {f"{name} {each}": grads[each] for each in grads}
+    logits, _ = model.forward(idx, add={"h.0.x_out": np.ones(model.config.n_embd)})
+    grads = model.backward(dlogits=smoothed(logits)[1])
+    found |= {f"added {each}": gradient for each, gradient in grads.items()}
+    reader = model.reader(3)
+    reader.read(idx[:, :20])
+    reader.back(5)
+    reader.reorder([2, 0])
+    found["read"] = reader.read(idx[[2, 0], 15:40])
+    even = {"logits_processor": lambda _, logits: np.where(np.arange(65) % 2, -np.inf, logits)}
+    found["tokens"] = model.generate(idx[:, :9], 20, temperature=0.0, **even)
+    return {name: to_host(each) for name, each in found.items()}
+
+
+@pytest.mark.parametrize(("kernels", "dtype", "within"), [
+    ("auto", "float64", 1e-9), ("auto", "float32", 1e-4), ("xla", "float32", 1e-4)])
+def test_the_experimenters_doors(kernels, dtype, within):
+    params, batch, *_ = on_cpu("small")
+    found = []
+    for model in (GPT(SMALL, 0, "float64"), model_on_gpu(SMALL, kernels, dtype)):
+        model.params.flat[:] = model.params.xp.asarray(params.flat.astype(model.params.dtype))
+        found.append(doors(model, batch))
+    expected, there = found
+    assert expected.keys() == there.keys()
+    for name, value in expected.items():
+        error = np.linalg.norm(there[name] - value) / np.linalg.norm(value)
+        assert error < within, name
