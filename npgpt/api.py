@@ -35,11 +35,10 @@ from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model import transformer
 from npgpt.model.batch import (
     check_batch,
-    check_dlogits,
     check_ids,
+    check_like,
     check_mask,
     check_padding,
-    check_weights,
 )
 from npgpt.model.block import read_block
 from npgpt.model.config import GPTConfig
@@ -287,7 +286,7 @@ class GPT:
             with self.engine.running():
                 targets, = self.engine.on_device(targets)
                 loss, cross_entropy = cross_entropy_forward(logits, targets)
-        self._cache = gpt, cross_entropy, logits.shape, lesson, ops
+        self._cache = gpt, cross_entropy, logits, lesson, ops
         return logits, None if loss is None else float(loss)
 
     def hidden(self, idx: ArrayLike, rng: Rng | None = None, mask: ArrayLike | None = None) -> np.ndarray:
@@ -298,7 +297,7 @@ class GPT:
         idx, _ = check_batch(self.config, idx, None, with_targets=False)
         ops = headless(self.ops)
         logits, gpt = self._run_forward(idx, rng, mask, ops)
-        self._cache = gpt, None, logits.shape, transformer, ops
+        self._cache = gpt, None, logits, transformer, ops
         return ops.x
 
     def score(self, idx: ArrayLike) -> np.ndarray:
@@ -337,8 +336,7 @@ class GPT:
         """
         if self._cache is None:
             raise UserError("backward needs a forward before it: call forward(idx, targets) first")
-        gpt, cross_entropy, shape, lesson, ops = self._cache
-        xp, dtype = self.params.xp, self.params.dtype
+        gpt, cross_entropy, logits, lesson, ops = self._cache
         hidden = hasattr(ops, "x")
         if (dhidden is not None) != hidden or hidden and dlogits is not None:
             raise UserError("backward takes dhidden after hidden, and dlogits after forward")
@@ -349,10 +347,9 @@ class GPT:
             )
         with self.engine.running():
             if hidden:
-                ops.dx = check_dlogits(dhidden, ops.x.shape, dtype, xp, "dhidden")
-                dlogits = np.zeros_like(ops.x, shape=shape)
+                ops.dx, dlogits = check_like("dhidden", dhidden, ops.x), np.zeros_like(logits)
             elif dlogits is not None:
-                dlogits = check_dlogits(dlogits, shape, dtype, xp)
+                dlogits = check_like("dlogits", dlogits, logits)
             else:
                 dlogits = cross_entropy_backward(1.0, cross_entropy)
             if isinstance(lesson, Looking):
@@ -397,7 +394,8 @@ class GPT:
             if weights is None:
                 results = self.engine.loss_and_grads([(idx, targets)], [rng], count, mask)
                 return self.engine.for_user(*results)
-            weights = check_weights(weights, idx.shape, self.params.dtype)
+            weights = check_like("weights", weights, np.empty(idx.shape, self.params.dtype))
+            require("weights", weights, np.isfinite(weights).all(), "finite")
             targets, weights = self.engine.on_device(targets, weights)
             dlogits = partial(weighted_loss, targets=targets, weights=weights, count=count)
         elif targets is not None or weights is not None or count is not None:

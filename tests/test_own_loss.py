@@ -127,7 +127,7 @@ def test_the_arguments_that_exclude_each_other():
     idx, targets = batch(model.config)
     for named, message in (({}, "needs targets"), ({"targets": targets, "dlogits": smoothed}, "out"),
                            ({"count": 2, "dlogits": smoothed}, "out"),
-                           ({"targets": targets, "weights": [1.0]}, "one for each target"),
+                           ({"targets": targets, "weights": [1.0]}, "shape of weights"),
                            ({"targets": targets, "weights": targets * np.nan}, "finite")):
         with pytest.raises(UserError, match=message):
             model.loss_and_grads(idx, **named)

@@ -82,32 +82,21 @@ def check_padding(mask, B, T):
 
 
 def loss_of(function, logits):
-    """Return what a user's function(logits) does: the loss, and dlogits as in `check_dlogits`."""
+    """Return what a user's function(logits) does: the loss, and dlogits. Raises UserError."""
     found = function(logits)
     right = isinstance(found, tuple) and len(found) == 2
     if right:
         loss, dlogits = found
         right = isinstance(loss, int | float) or getattr(loss, "ndim", None) == 0
     require("what the function of the logits returns", found, right, "a number, the loss, and dlogits")
-    return loss, check_dlogits(dlogits, logits.shape, logits.dtype, library_of(logits))
+    return loss, check_like("dlogits", dlogits, logits)
 
 
-def check_weights(weights, shape, dtype) -> np.ndarray:
-    """Return the weights of targets as an array of this dtype. Raises UserError unless they fit."""
-    weights = as_floats("weights", weights, dtype)
-    right = weights.shape == shape and np.isfinite(weights).all()
-    require("weights", weights, right, f"finite numbers {shape}, one for each target")
-    return weights
-
-
-def check_dlogits(dlogits, shape, dtype, xp, name="dlogits") -> np.ndarray:
-    """Return the gradient of an array as one of this dtype and library.
-
-    Raises UserError for another shape.
-    """
-    dlogits = as_floats(name, dlogits, dtype, xp)
-    require(f"the shape of {name}", dlogits.shape, dlogits.shape == shape, str(shape))
-    return dlogits
+def check_like(name, values, like) -> np.ndarray:
+    """Return values as an array of the shape, dtype and library of `like`. Raises UserError."""
+    values = as_floats(name, values, like.dtype, library_of(like))
+    require(f"the shape of {name}", values.shape, values.shape == like.shape, str(like.shape))
+    return values
 
 
 def as_integers(array, name) -> np.ndarray:

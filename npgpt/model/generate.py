@@ -4,6 +4,7 @@ import numpy as np
 
 from npgpt.checks import MOST_SEED, check_real, check_whole, is_real, require
 from npgpt.errors import UserError
+from npgpt.model.batch import check_like
 
 
 def stream_tokens(
@@ -24,7 +25,8 @@ def stream_tokens(
         padding = idx[:, -1] if eos_token_id is None else eos_token_id
         logits = read(idx)
         if processor:
-            logits = processed(logits, processor(ids, logits))
+            new = processor(ids, logits)
+            logits = check_like("what logits_processor returns", new, logits)
         token = np.where(done, padding, sample(logits, rng, temperature, top_k, top_p))
         if eos_token_id is not None:
             done |= token == eos_token_id
@@ -36,14 +38,6 @@ def stream_tokens(
         if done.all():
             return
         idx = token[:, None]
-
-
-def processed(logits, new):
-    """Return what a user's function has made of logits. Raises UserError for another shape."""
-    new = np.asarray(new)
-    right = new.shape == logits.shape and new.dtype.kind == "f"
-    require("what logits_processor returns", new, right, f"logits {logits.shape}")
-    return new
 
 
 def sample(logits, rng, temperature=1.0, top_k=None, top_p=None):
