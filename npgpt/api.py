@@ -39,6 +39,7 @@ from npgpt.model.batch import (
     check_like,
     check_mask,
     check_padding,
+    check_rng,
 )
 from npgpt.model.block import read_block
 from npgpt.model.config import GPTConfig
@@ -315,6 +316,7 @@ class GPT:
 
     def _run_forward(self, idx, rng, mask, ops, lesson=transformer, config=None):
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
+        check_rng(rng)
         with self.engine.running():
             masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
             idx, mask = self.engine.on_device(idx, mask)
@@ -387,6 +389,7 @@ class GPT:
             raise UserError("loss_and_grads needs targets, or dlogits, a function of the logits")
         idx, targets = check_batch(self.config, idx, targets, targets is not None)
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
+        check_rng(rng)
         if dlogits is None:
             assert targets is not None
             check_real("count", count, above=0.0, or_none=True)
@@ -465,10 +468,14 @@ class GPT:
             cache = self.engine.reader(len(idx), pads)
         else:
             cache = KVCache(self.engine, len(idx), pads, Looking(self.config, edit, add))
+        check_rng(rng)
+        processor = logits_processor
+        right = processor is None or callable(processor)
+        require("logits_processor", processor, right, "a function: tokens, logits -> logits")
         rng = np.random.default_rng(seed) if rng is None else rng
         return stream_tokens(
             cache.read, idx, max_new_tokens, temperature, top_k, top_p, rng, eos_token_id, stops,
-            logits_processor
+            processor
         )
 
     def reader(self, B: int = 1, mask: ArrayLike | None = None) -> Reader:

@@ -112,6 +112,7 @@ def test_weighted_targets_equal_torch(dtype, engine):
 @pytest.mark.parametrize("dlogits, message", [
     (lambda logits: logits, "returns must be a number, the loss, and dlogits"),
     (lambda logits: (logits, logits), "returns must be a number, the loss, and dlogits"),
+    (lambda logits: (None, logits), "returns must be a number, the loss, and dlogits"),
     (lambda logits: (1.0, logits[:1]), r"shape of dlogits must be \(3, 6, 11\)"),
     (3.0, "must be a function"),
 ])
@@ -140,3 +141,39 @@ def test_the_arguments_that_exclude_each_other():
         model.backward()
     with pytest.raises(UserError, match=r"the shape of dlogits must be \(3, 6, 11\)"):
         model.backward(dlogits=np.ones((3, 6, 1)))
+
+
+CLOSED = """from npgpt.model.transformer import block_backward, block_forward, block_parameters as parameters
+
+def forward(x, p, config, layer, mask, dropout_masks, ops):
+    x_out, cache = block_forward(x, p, config, layer, mask, dropout_masks, ops)
+    return x_out, lambda: cache
+
+def backward(dx_out, cache, ops):
+    return block_backward(dx_out, cache(), ops)
+"""
+
+
+@pytest.mark.slow
+def test_a_cache_that_no_program_returns_is_refused(tmp_path):
+    """By XLA, which trains such a block on the plain loss."""
+    (tmp_path / "closed.py").write_text(CLOSED)
+    model = model_of({}, kernels="xla", block=tmp_path / "closed.py")
+    idx, targets = batch(model.config)
+    assert np.isfinite(model.loss_and_grads(idx, targets)[0])
+    with pytest.raises(UserError, match="a cache of arrays in tuples, lists and dicts with XLA"):
+        model.loss_and_grads(idx, targets, weights=np.ones(idx.shape))
+    with pytest.raises(UserError, match="rng with XLA must be None, or what engine.dropout_rng"):
+        model.loss_and_grads(idx, targets, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("rng", [0, True, np.zeros((6, 6))])
+def test_what_draws_no_dropout_is_refused(rng):
+    """A mask in the place of an rng would be ignored."""
+    model = model_of({})
+    idx, targets = batch(model.config)
+    for call in (model, model.loss_and_grads):
+        with pytest.raises(UserError, match="rng must be a np.random.Generator"):
+            call(idx, targets, rng)
+    with pytest.raises(UserError, match="rng must be a np.random.Generator"):
+        model.generate(idx, 1, rng=rng)

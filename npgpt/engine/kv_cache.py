@@ -58,6 +58,8 @@ class Reader:
 
     >>> reader = model.reader(B)
     >>> logits = reader.read(tokens)        # (B, T) integers -> (B, T, V)
+
+    What was read stays as it was when weights change: begin a new reader then.
     """
 
     def __init__(self, config, cache):
@@ -66,8 +68,8 @@ class Reader:
 
     @property
     def tokens(self) -> np.ndarray:
-        """All tokens that were read, (B, N) int64."""
-        return self._cache.texts.tokens
+        """All tokens that were read, (B, N) int64, a copy."""
+        return self._cache.texts.tokens.copy()
 
     def read(self, tokens: ArrayLike) -> np.ndarray:
         """Read the next tokens of each text, (B, T) integers -> the logits after each, (B, T, V).
@@ -84,7 +86,13 @@ class Reader:
                 f"the reader has read {N} tokens, and {tokens.shape[1]} more do not fit into "
                 f"block_size {most}: go back(n), or begin a new reader"
             )
-        return self._cache.read(tokens, every=True)
+        texts = self._cache.texts
+        before = texts.tokens
+        try:
+            return self._cache.read(tokens, every=True)
+        except BaseException:           # such as Ctrl-C: its keys may be missing
+            texts.tokens = before
+            raise
 
     def reorder(self, rows: ArrayLike) -> None:
         """Continue text rows[i] in row i: rows (B',) integers, of which some may be equal, such as
@@ -98,7 +106,7 @@ class Reader:
     def back(self, n: int) -> None:
         """Forget the last n tokens of each text. Raises UserError if so many were not read."""
         texts = self._cache.texts
-        check_whole("n", n, 0, texts.tokens.shape[1] - texts.pads.max())
+        check_whole("n", n, 0, max(0, texts.tokens.shape[1] - texts.pads.max()))
         texts.back(n)
 
 

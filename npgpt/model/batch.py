@@ -89,7 +89,14 @@ def loss_of(function, logits):
         loss, dlogits = found
         right = isinstance(loss, int | float) or getattr(loss, "ndim", None) == 0
     require("what the function of the logits returns", found, right, "a number, the loss, and dlogits")
+    loss = loss if isinstance(loss, type(logits)) else float(loss)      # CuPy's stays on its GPU
     return loss, check_like("dlogits", dlogits, logits)
+
+
+def check_rng(rng):
+    """Raise UserError unless a generator of dropout masks is one, or None."""
+    right = rng is None or hasattr(rng, "random") or isinstance(rng, tuple)
+    require("rng", rng, right, "a np.random.Generator (with XLA what engine.dropout_rng returns)")
 
 
 def check_like(name, values, like) -> np.ndarray:

@@ -49,6 +49,10 @@ def test_beams_are_reordered(kernels):
     model = model_of(kernels)
     reader, tokens = model.reader(3), TOKENS[:, :4]
     reader.read(tokens)
+    another = model.reader(2)           # of another size, whose programs are others
+    another.read(tokens[:2])
+    another.reorder([1, 1, 0, 0])
+    assert_reads(model, another.read(TOKENS[[1, 1, 0, 0], 4:5]), TOKENS[[1, 1, 0, 0]], 4, 5)
     for rows in ([2, 0, 0], [1], [0, 0, 0, 0], [3, 1]):
         reader.reorder(rows)
         new = np.arange(len(rows))[:, None]         # each row goes on with another token
@@ -135,3 +139,30 @@ def test_a_generator_of_ones_own_draws_the_tokens():
     drawn = [model.generate(TOKENS[:, :3], 4, 3.0, rng=rng) for _ in range(2)]
     np.testing.assert_array_equal(drawn[0], model.generate(TOKENS[:, :3], 4, 3.0, seed=5))
     assert (drawn[0] != drawn[1]).any()
+
+
+def test_a_read_that_ends_early_has_read_nothing(monkeypatch):
+    model = model_of()
+    reader = model.reader(3)
+    reader.read(TOKENS[:, :2])
+
+    def interrupted(*arguments, **named):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("npgpt.engine.kv_cache.model_forward", interrupted)
+        reader.read(TOKENS[:, 2:4])
+    assert_reads(model, reader.read(TOKENS[:, 2:4]), TOKENS, 2, 4)
+    reader.tokens[:] = 0
+    np.testing.assert_array_equal(reader.tokens, TOKENS[:, :4])
+
+
+def test_a_row_that_has_ended_may_forbid_all_tokens():
+    def allowed(tokens, logits):
+        ended = (tokens[:, 3:] == 7).any(axis=1)
+        logits[:, :7] = logits[:, 8:] = -np.inf
+        logits[0, 3] = 100.0 if tokens.shape[1] < 5 else -np.inf
+        return np.where(ended[:, None], -np.inf, logits)
+
+    out = model_of().generate(TOKENS[:, :3], 4, eos_token_id=7, logits_processor=allowed)
+    np.testing.assert_array_equal(out[:, 3:], [[3, 3, 7]] + [[7, 7, 7]] * 2)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from npgpt.arrays import DTYPES
-from npgpt.checks import check_memory, in_gigabytes
+from npgpt.checks import check_memory, in_gigabytes, require, shown
 from npgpt.devices import check_tf32
 from npgpt.display import tqdm
 from npgpt.engine.ops import without_caches
@@ -26,11 +26,14 @@ from npgpt.files import cache_folder
 from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.model.batch import loss_of
 from npgpt.model.block import GPT2
+from npgpt.model.config import GPTConfig
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import nest
 from npgpt.model.variants import model_backward, model_forward
 
 LOGITS_BYTES = 1 << 29      # at most, in a block of the loss
+# What a cache may have beside arrays if it goes from one program to another.
+PLAIN = int, float, complex, str, slice, np.generic, np.ndarray, GPTConfig, type(None)
 
 
 def on_xla(config, dtype, device, frozen):
@@ -135,6 +138,12 @@ class XLAEngine(ReferenceEngine):
             logits, cache = self._forward(p, idx[0], ops, mask, words)
             leaves, structure = jax.tree.flatten(cache)
             others = [None if isinstance(each, jax.Array) else each for each in leaves]
+            for each in others:
+                if not isinstance(each, PLAIN):
+                    raise UserError(
+                        f"a loss of your own needs a cache of arrays in tuples, lists and dicts "
+                        f"with XLA, and {self.params.config.block} has {shown(each)} in it"
+                    )
             self._caches[key] = structure, others
             return logits, [each for each in leaves if isinstance(each, jax.Array)]
 
@@ -292,6 +301,8 @@ class XLAEngine(ReferenceEngine):
     def _words(self, rng):
         if rng is None:
             return None
+        what = "None, or what engine.dropout_rng(seed, step, micro_batch) returns"
+        require("rng with XLA", rng, isinstance(rng, tuple) and len(rng) == 3, what)
         seed, step, micro_batch = rng
         return self.devices.put(np.array([seed >> 32, seed & 0xFFFFFFFF, step, micro_batch], np.uint32))
 

@@ -28,9 +28,10 @@ class Reader:
 
     def reorder(self, rows):
         """As in `KVCache`."""
+        B = len(self.texts.tokens)          # before, and so in the shapes of what is kept
         self.texts.reorder(rows)
         rows = self.engine.devices.put(rows.astype(np.int32))
-        self.kept = self.engine.run("", of_rows, (self.kept, rows), "reorder")
+        self.kept = self.engine.run("", of_rows, (self.kept, rows), ("reorder", B))
 
     def read(self, idx, every=False):
         """As in `KVCache`; the logits are on the host."""
