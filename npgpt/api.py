@@ -259,35 +259,35 @@ class GPT:
         >>> logits, activations = model.run_with_cache(idx)
         >>> model.logit_lens(activations)["h.3.x_out"].argmax(axis=-1)
         """
-        config, found = self.config, Arrays()
+        config, p, found = self.config, self.params.tree, Arrays()
+        head = {**p["wte"], "bias": 0.0, **p.get("lm_head", {})}
         if names is None:
             names = ["drop.y", *(f"h.{i}.x_out" for i in range(config.n_layer))]
         for name in names:
             if name not in activations:
                 raise UserError(f"logit_lens: there is no array {shown(name)}; give names, those "
                                 "of the residual stream's arrays")
-            x, = self.engine.on_device(activations[name])
-            fits = x.ndim == 3 and x.shape[1] <= config.block_size and x.shape[2] == config.n_embd
-            require(f"the shape of {name}", x.shape, fits, f"(B, T, {config.n_embd})")
-            blocks = dataclasses.replace(config.block, forward=lambda *_, x=x: (x, None))
-            lens = dataclasses.replace(config, block=blocks)
-            idx, ops = np.zeros(x.shape[:2], dtype=np.int64), without_caches(self.ops)
-            found[name], _ = self._run_forward(idx, None, None, ops, config=lens)
+            with self.engine.running():
+                x, = self.engine.on_device(activations[name])
+                right = x.shape[2:] == (config.n_embd,)
+                require(f"the shape of {name}", x.shape, right, f"(B, T, {config.n_embd})")
+                if config.final_layer_norm:
+                    norm = p["ln_f"] | {"eps": config.layer_norm_epsilon}
+                    x, _ = self.ops.layernorm_forward(x, **norm)
+                found[name] = self.ops.head_forward(x, head["weight"])[0] + head["bias"]
         return found
 
     def _forward(self, idx, targets, rng, mask, looking):
         """Compute `forward`. looking: a `Looking`, which records or edits arrays, or None."""
         idx, targets = check_batch(self.config, idx, targets, targets is not None)
-        lesson, config, ops = transformer, None, self.ops
-        if looking is not None:
-            lesson, config, ops = looking, looking.config, looking.ops
-        logits, gpt = self._run_forward(idx, rng, mask, ops, lesson, config)
+        ops = looking.ops if looking else self.ops
+        logits, gpt = self._run_forward(idx, rng, mask, ops, looking)
         loss, cross_entropy = None, None
         if targets is not None:
             with self.engine.running():
                 targets, = self.engine.on_device(targets)
                 loss, cross_entropy = cross_entropy_forward(logits, targets)
-        self._cache = gpt, cross_entropy, logits.shape, lesson, ops
+        self._cache = gpt, cross_entropy, logits.shape, looking, ops
         return logits, None if loss is None else float(loss)
 
     def hidden(self, idx: ArrayLike, rng: Rng | None = None, mask: ArrayLike | None = None) -> np.ndarray:
@@ -298,7 +298,7 @@ class GPT:
         idx, _ = check_batch(self.config, idx, None, with_targets=False)
         ops = headless(self.ops)
         logits, gpt = self._run_forward(idx, rng, mask, ops)
-        self._cache = gpt, None, logits.shape, transformer, ops
+        self._cache = gpt, None, logits.shape, None, ops
         return ops.x
 
     def score(self, idx: ArrayLike) -> np.ndarray:
@@ -314,14 +314,14 @@ class GPT:
         with self.engine.running():
             return log_probs(logits, *self.engine.on_device(idx[:, 1:]))
 
-    def _run_forward(self, idx, rng, mask, ops, lesson=transformer, config=None):
+    def _run_forward(self, idx, rng, mask, ops, looking=None):
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
         with self.engine.running():
             masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
             idx, mask = self.engine.on_device(idx, mask)
-            config = config or self.config.with_block()
-            tree = self.params.tree
-            return model_forward(idx, tree, config, masks, ops, mask, lesson.gpt_forward)
+            config = looking.config if looking else self.config.with_block()
+            lesson = (looking or transformer).gpt_forward
+            return model_forward(idx, self.params.tree, config, masks, ops, mask, lesson)
 
     def backward(
         self, dhidden: ArrayLike | None = None, dlogits: ArrayLike | None = None
@@ -337,7 +337,7 @@ class GPT:
         """
         if self._cache is None:
             raise UserError("backward needs a forward before it: call forward(idx, targets) first")
-        gpt, cross_entropy, shape, lesson, ops = self._cache
+        gpt, cross_entropy, shape, looking, ops = self._cache
         xp, dtype = self.params.xp, self.params.dtype
         hidden = hasattr(ops, "x")
         if (dhidden is not None) != hidden or hidden and dlogits is not None:
@@ -355,8 +355,8 @@ class GPT:
                 dlogits = check_dlogits(dlogits, shape, dtype, xp)
             else:
                 dlogits = cross_entropy_backward(1.0, cross_entropy)
-            if isinstance(lesson, Looking):
-                return lesson.backward(dlogits, gpt, ops, self.params.flatten)
+            if looking:
+                return looking.backward(dlogits, gpt, ops, self.params.flatten)
             return self.params.flatten(model_backward(dlogits, gpt, ops))
 
     def loss_and_grads(
