@@ -185,7 +185,7 @@ def check_block(block: Any, config: GPTConfig | None = None, seed: int | None = 
     >>> npgpt.study.check_block("my_block.py").right
     """
     require("block", block, block is not None, "a file, a module or an object")
-    return told(block_gradients(read_block(block), config, new_seed() if seed is None else seed))
+    return told(block_gradients(read_block(block), config, seed))
 
 
 def check_grads(model: GPT, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None,
@@ -202,7 +202,7 @@ def check_grads(model: GPT, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike 
 
     >>> npgpt.study.check_grads(GPT(config, block=MyBlock()), idx, targets).wrong
     """
-    return told(model_gradients(model, idx, targets, mask, new_seed() if seed is None else seed))
+    return told(model_gradients(model, idx, targets, mask, seed))
 
 
 def told(found):
