@@ -53,8 +53,10 @@ Name = str | os.PathLike[str]                           # of a model or a folder
 Names = str | Iterable[str]                             # of parameters
 BlockFile = Any                                         # a file, or an object with the same functions
 Array = np.ndarray
-Edits = Mapping[str, Callable[[Array], Array | tuple[Array, Callable[[Array], Array]]]]
-Added = Mapping[str, ArrayLike]                         # names and arrays
+Edit = Callable[[Array], Array | tuple[Array, Callable[[Array], Array]]]
+Edits = Mapping[str, Edit] | None
+Added = Mapping[str, ArrayLike] | None                  # names and arrays
+MaybeArray = ArrayLike | None
 Rng = Any                                               # a np.random.Generator, or what engine.dropout_rng returns
 Processor = Callable[[np.ndarray, np.ndarray], ArrayLike]       # tokens, logits -> logits
 Loss = Callable[[np.ndarray], tuple[Any, ArrayLike]]    # logits -> loss, dlogits
@@ -88,7 +90,7 @@ class GPT:
 
     def __init__(self, config: GPTConfig, seed: int | None = 0, dtype: str = "float32", device: str = "cpu",
                  threads: int | None = None, kernels: str = "auto", init: str = "gpt2", freeze: Names = (),
-                 block: BlockFile | None = None):
+                 block: BlockFile = None):
         check_choice("dtype", dtype, DTYPES)
         check_choice("kernels", kernels, KERNELS)
         check_choice("init", init, INITS)
@@ -135,7 +137,7 @@ class GPT:
         threads: int | None = None,
         kernels: str = "auto",
         freeze: Names = (),
-        block: BlockFile | None = None,
+        block: BlockFile = None,
         **config_fields: Any,
     ) -> "GPT":
         """Make a model with the weights of a GPT-2 checkpoint.
@@ -178,9 +180,9 @@ class GPT:
                 f"{config.n_embd} wide, context {config.block_size}, vocabulary {config.vocab_size:,}; {self.dtype}, "
                 f"{self.engine.description})")
 
-    def forward(self, idx: ArrayLike, targets: ArrayLike | None = None, rng: Rng | None = None,
-                mask: ArrayLike | None = None, edit: Edits | None = None,
-                add: Added | None = None) -> tuple[np.ndarray, float | None]:
+    def forward(self, idx: ArrayLike, targets: MaybeArray = None, rng: Rng = None,
+                mask: MaybeArray = None, edit: Edits = None,
+                add: Added = None) -> tuple[np.ndarray, float | None]:
         """Compute the logits, and the loss if there are targets. `model(idx, targets)` is the same.
 
         idx (B, T) integers in [0, V), targets the same shape, -1 for an ignored position; an rng turns dropout on.
@@ -228,11 +230,11 @@ class GPT:
     def run_with_cache(
         self,
         idx: ArrayLike,
-        targets: ArrayLike | None = None,
-        rng: Rng | None = None,
-        mask: ArrayLike | None = None,
-        edit: Edits | None = None,
-        add: Added | None = None,
+        targets: MaybeArray = None,
+        rng: Rng = None,
+        mask: MaybeArray = None,
+        edit: Edits = None,
+        add: Added = None,
     ) -> tuple[np.ndarray, Activations]:
         """Compute the logits (B, T, V), and return every float array of the forward with them, as
         `Activations`.
@@ -290,7 +292,7 @@ class GPT:
         self._cache = gpt, cross_entropy, logits.shape, looking, ops
         return logits, None if loss is None else float(loss)
 
-    def hidden(self, idx: ArrayLike, rng: Rng | None = None, mask: ArrayLike | None = None) -> np.ndarray:
+    def hidden(self, idx: ArrayLike, rng: Rng = None, mask: MaybeArray = None) -> np.ndarray:
         """Compute the last hidden state (B, T, C), which the head would read: the output of an encoder.
 
         `backward(dhidden)` then returns the gradients. Arguments and errors are those of `forward`.
@@ -324,7 +326,7 @@ class GPT:
             return model_forward(idx, self.params.tree, config, masks, ops, mask, lesson)
 
     def backward(
-        self, dhidden: ArrayLike | None = None, dlogits: ArrayLike | None = None
+        self, dhidden: MaybeArray = None, dlogits: MaybeArray = None
     ) -> dict[str, np.ndarray]:
         """Compute the gradients of the last `forward`'s loss: a new dict name -> array, without frozen parameters.
 
@@ -362,12 +364,12 @@ class GPT:
     def loss_and_grads(
         self,
         idx: ArrayLike,
-        targets: ArrayLike | None = None,
-        rng: Rng | None = None,
+        targets: MaybeArray = None,
+        rng: Rng = None,
         count: float | None = None,
-        mask: ArrayLike | None = None,
+        mask: MaybeArray = None,
         *,
-        weights: ArrayLike | None = None,
+        weights: MaybeArray = None,
         dlogits: Loss | None = None,
     ) -> tuple[float, dict[str, np.ndarray]]:
         """Compute the loss and all gradients of one batch by the engine, as in training; no logits are kept.
@@ -405,7 +407,7 @@ class GPT:
         require("dlogits", dlogits, callable(dlogits), "a function: logits -> loss, dlogits")
         return self.engine.for_user(*self.engine.own_loss(dlogits, idx, rng, mask))
 
-    def evaluate(self, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None) -> float:
+    def evaluate(self, idx: ArrayLike, targets: ArrayLike, mask: MaybeArray = None) -> float:
         """Compute the mean loss of one batch, in nats, without dropout and without caches.
 
         Returns a float; on a GPU, or with XLA, a 0-d array there.
@@ -416,8 +418,8 @@ class GPT:
 
     def generate(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                  top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
-                 mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
-                 edit: Edits | None = None, add: Added | None = None,
+                 mask: MaybeArray = None, stop: Iterable[Sequence[int]] = (),
+                 edit: Edits = None, add: Added = None,
                  logits_processor: Processor | None = None,
                  rng: np.random.Generator | None = None) -> np.ndarray:
         """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of
@@ -434,8 +436,8 @@ class GPT:
 
     def stream(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
-               mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
-               edit: Edits | None = None, add: Added | None = None,
+               mask: MaybeArray = None, stop: Iterable[Sequence[int]] = (),
+               edit: Edits = None, add: Added = None,
                logits_processor: Processor | None = None,
                rng: np.random.Generator | None = None) -> Iterator[np.ndarray]:
         """Return an iterator over the next token of each row, (B,) integers, each drawn on demand.
@@ -473,7 +475,7 @@ class GPT:
             logits_processor
         )
 
-    def reader(self, B: int = 1, mask: ArrayLike | None = None) -> Reader:
+    def reader(self, B: int = 1, mask: MaybeArray = None) -> Reader:
         """Return a `Reader` of B texts, the KV cache: what it has read is not computed again.
 
         mask: for texts that begin with padding, (B, T), as in `stream`; their first T tokens are

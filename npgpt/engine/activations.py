@@ -180,7 +180,7 @@ class Looking:
         """Run `gpt_forward`. Raises UserError for a name that no array has, or an edit whose result does not fit."""
         self.made, self.several = set(), set()      # names of arrays; of those that several have
         self.edited = {}                            # name -> its `Change`, in the forward's order
-        self.read, self.through = set(), None       # names that their own backwards read; one of them
+        self.read, self.now = set(), {}             # names that their own backwards read; see `backward`
         result = self.looked_into(transformer.gpt_forward)(*arguments)
         for name in (self.edit.keys() | self.add.keys()) - self.edited.keys():
             near = difflib.get_close_matches(str(name), self.made, 3) or sorted(self.made)[:3]
@@ -200,6 +200,8 @@ class Looking:
 
         def run(dlogits, through):
             self.undone, self.through = set(), through
+            for name, change in self.edited.items():        # what a backward may read
+                self.now[name] = change.old if name == through else change.new
             lesson = self.looked_into(transformer.gpt_backward)
             return flatten(model_backward(dlogits, cache, ops, lesson))
 
@@ -264,11 +266,11 @@ class Looking:
         if name in self.add:
             xp, called = library_of(old), f"add[{shown(name)}]"
             vector = self.add[name] = xp.asarray(self.add[name])
-            sizes = (1,) * (old.ndim - vector.ndim) + vector.shape
-            right = vector.dtype.kind == "f" and len(sizes) == old.ndim
-            pairs = zip(sizes, old.shape, strict=False)
-            right = right and all(one in (1, size) for one, size in pairs)
-            require(called, f"{vector.shape} {vector.dtype}", right,
+            try:
+                right = np.broadcast_shapes(vector.shape, old.shape) == old.shape
+            except ValueError:
+                right = False
+            require(called, f"{vector.shape} {vector.dtype}", right and vector.dtype.kind == "f",
                     f"floats of a shape that broadcasts to {old.shape}")
             new = new + as_floats(called, vector, old.dtype, xp)
         return Change(old, new, undo)
@@ -282,17 +284,17 @@ class Looking:
         """
         variable = self.prefix + name[1:]
         if name[0] != "d" or variable not in self.made:
-            return self.readable(self.prefix + name, value)
+            return self.now.get(self.prefix + name, value)
         if variable in self.undone:             # a caller's name for the same gradient
             return value
         self.undone.add(variable)
         grads = self.activations.grads
         if self.keep or variable in self.edited:
             grads[variable] = grads.get(variable, 0.0) + value
-        if variable not in self.edited:
+        if variable not in self.waiting:        # not edited, or it has passed: then this is 0
             return value
-        later = self.waiting[self.waiting.index(variable):] if variable in self.waiting else ()
-        if not later or self.read.intersection(later) - {self.through}:
+        later = self.waiting[self.waiting.index(variable):]
+        if self.read.intersection(later) - {self.through}:
             return np.zeros_like(value)
         self.waiting.remove(variable)
         old = users(self.edited[variable].undo, grads[variable].copy())
@@ -306,15 +308,8 @@ class Looking:
             if value is change.new:
                 if name.rpartition(".")[0] == self.prefix[:-1]:
                     self.read.add(name)
-                return self.readable(name, value)
+                return self.now.get(name, value)
         return value
-
-    def readable(self, name, value):
-        """Return the new array of a name, but the old one in the backward of its own."""
-        if name not in self.edited:
-            return value
-        change = self.edited[name]
-        return change.old if name == self.through else change.new
 
 
 def users(function, array):
