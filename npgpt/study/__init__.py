@@ -77,10 +77,10 @@ class Check:
         if not found:
             raise UserError(f"no line computes a gradient called {name} yet")
         _, given, right = min(found, key=lambda each: each[0])
-        arrays = {"yours": np.asarray(given), "true": np.asarray(right)}
-        return Arrays(
-            arrays | ({"difference": given - right} if np.shape(given) == np.shape(right) else {})
-        )
+        arrays = Arrays(yours=np.asarray(given), true=np.asarray(right))
+        if np.shape(given) == np.shape(right):
+            arrays["difference"] = given - right
+        return arrays
 
     def hint(self) -> str:
         """Return a hint on the first line that is wrong, or still to be written; one more at each call.

@@ -132,8 +132,8 @@ def filled(recorded, source):
     All lines that assign their names come before those that fill them.
     """
     return [Assignment(source.name, line, name, np.array(recorded.last[name]))
-            for name, line in source.filled.items() if name in recorded.last
-            and all(each.first < line for each in source.statements if name in each.targets)]
+            for name, line in source.filled.items()
+            if name in recorded.last and max(assigning(source, [name]), default=0) < line]
 
 
 def named_by_results(record, known, lesson, source):
@@ -189,11 +189,10 @@ def gradient_line(source, record, name, true, gradient, results):
     `return`. results: of the lesson, in the order of the `return`, because there a gradient may have any name or none.
     """
     names = gradient_names(name)
-    if not {*names} & {*source.filled, *(target for each in source.statements for target in each.targets)}:
+    if not assigning(source, names) and source.filled.keys().isdisjoint(names):
         names += [dict(zip(results, returned(source), strict=False)).get(name)]
-    filled = max([source.filled[each] for each in names if each in source.filled], default=None)
-    if filled:              # and perhaps scaled later, `dx /= count`
-        filled = max([filled, *(each.first for each in source.statements if not {*names}.isdisjoint(each.targets))])
+    filled = [line for each, line in source.filled.items() if each in names]
+    filled = filled and max(filled + assigning(source, names))      # perhaps scaled later, `dx /= count`
     made = next((each for each in reversed(record) if each.name in names), None)
     if filled or made is None:
         line = filled or named_line(source, name, names)
@@ -215,8 +214,12 @@ def gradient_names(name):
 def named_line(source, name, names=None):
     """Return the line of a backward that assigns the gradient of `name`, called one of `names`; else the `def`."""
     names = names or gradient_names(name)
-    return next((each.first for each in source.statements if not {*names}.isdisjoint(each.targets)),
-                tree_line(source, name) or source.first)
+    return next(iter(assigning(source, names)), tree_line(source, name) or source.first)
+
+
+def assigning(source, names):
+    """Return the lines of the statements that assign one of these names."""
+    return [each.first for each in source.statements if not {*names}.isdisjoint(each.targets)]
 
 
 def tree_line(source, name):

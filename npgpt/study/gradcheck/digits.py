@@ -63,10 +63,11 @@ def as_mpf(value):
 
 def wide(value):
     """Convert a float, or an array of floats, to mpmath's numbers, exactly; return anything else unchanged."""
+    widened = np.frompyfunc(as_mpf, 1, 1)
     kind = value.dtype.kind if isinstance(value, np.ndarray) else "f" if isinstance(value, float | np.floating) else ""
     if kind == "O" and not all(hasattr(each, "_mpf_") for each in value.flat):
-        value[...] = np.frompyfunc(as_mpf, 1, 1)(value)         # in place: it may be a view
-    return np.frompyfunc(as_mpf, 1, 1)(value) if kind == "f" else value
+        value[...] = widened(value)         # in place: it may be a view
+    return widened(value) if kind == "f" else value
 
 
 def is_exact(value):

@@ -18,7 +18,7 @@ import tempfile
 import threading
 from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 from npgpt.errors import UserError, one_line
 
@@ -125,10 +125,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.headers.get("Origin") not in [None, *(f"http://{host}" for host in self.server.hosts)]:
             raise Refused(HTTPStatus.FORBIDDEN, "the request comes from another site")
         opens = self.command == "GET" and path == "/"
-        fields = parse_qs(query) if opens else {}
-        token = self.headers.get("X-Npgpt-Token") or fields.get("token", [""])[0]
-        code = fields.get("code", [""])[0]
-        has_code = is_same(code, self.server.code) and self.server.unspent.acquire(
+        fields = dict(parse_qsl(query)) if opens else {}
+        token = self.headers.get("X-Npgpt-Token") or fields.get("token", "")
+        has_code = is_same(fields.get("code", ""), self.server.code) and self.server.unspent.acquire(
             blocking=False
         )  # only once
         if not is_same(token, self.server.token) and not has_code:
