@@ -102,7 +102,8 @@ class GPT:
             config = dataclasses.replace(config, block=read_block(block))
         frozen = frozen_names(config, freeze)
         self.params, self.engine = make_engine(config, dtype, device, threads or available_cores(), kernels, frozen)
-        self.config, self.dtype = config, dtype
+        self.config = config
+        self.dtype = dtype
         self._where: dict[str, Any] = {
             "dtype": dtype, "device": device, "threads": threads, "kernels": kernels}
         self.ops = without_frozen(layers, self.params)
@@ -261,7 +262,9 @@ class GPT:
         >>> logits, activations = model.run_with_cache(idx)
         >>> model.logit_lens(activations)["h.3.x_out"].argmax(axis=-1)
         """
-        config, p, found = self.config, self.params.tree, Arrays()
+        config = self.config
+        p = self.params.tree
+        found = Arrays()
         head = {**p["wte"], "bias": 0.0, **p.get("lm_head", {})}
         if names is None:
             names = ["drop.y", *(f"h.{i}.x_out" for i in range(config.n_layer))]
@@ -284,7 +287,8 @@ class GPT:
         idx, targets = check_batch(self.config, idx, targets, targets is not None)
         ops = looking.ops if looking else self.ops
         logits, gpt = self._run_forward(idx, rng, mask, ops, looking)
-        loss, cross_entropy = None, None
+        loss = None
+        cross_entropy = None
         if targets is not None:
             with self.engine.running():
                 targets, = self.engine.on_device(targets)
@@ -340,7 +344,8 @@ class GPT:
         if self._cache is None:
             raise UserError("backward needs a forward before it: call forward(idx, targets) first")
         gpt, cross_entropy, shape, looking, ops = self._cache
-        xp, dtype = self.params.xp, self.params.dtype
+        xp = self.params.xp
+        dtype = self.params.dtype
         hidden = hasattr(ops, "x")
         if (dhidden is not None) != hidden or hidden and dlogits is not None:
             raise UserError("backward takes dhidden after hidden, and dlogits after forward")

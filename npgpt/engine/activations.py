@@ -75,7 +75,8 @@ class Layers(Watch):
         call.func = located(ast.parse(text), call).body[0].value
 
 
-GPT, OWN = Layers(PREFIXES), Layers({})
+GPT = Layers(PREFIXES)
+OWN = Layers({})
 
 
 def is_layer(node):
@@ -141,13 +142,16 @@ class Looking:
         require("edit", edit, isinstance(edit, Mapping | None), what)
         what = 'names and arrays, such as {"h.0.x_out": v}'
         require("add", add, isinstance(add, Mapping | None), what)
-        self.edit, self.add, self.keep = edit or {}, dict(add or {}), keep
+        self.edit = edit or {}
+        self.add = dict(add or {})
+        self.keep = keep
         for name, function in self.edit.items():
             require(f"edit[{shown(name)}]", function, callable(function), "a function of the array")
         for name in self.add.keys() & parameter_shapes(config).keys():
             raise UserError(f"add: {name} is also a parameter, and backward returns one gradient "
                             "of each name: give the array in the block another name")
-        self.activations, self.prefix = Activations(), ""
+        self.activations = Activations()
+        self.prefix = ""
         block = config.block
         self.files = {*block.texts, *LESSON}
         ops = {name: self.looked_into(getattr(layers, name)) for name in layers.__all__}
@@ -178,9 +182,11 @@ class Looking:
 
     def gpt_forward(self, *arguments):
         """Run `gpt_forward`. Raises UserError for a name that no array has, or an edit whose result does not fit."""
-        self.made, self.several = set(), set()      # names of arrays; of those that several have
-        self.edited = {}                            # name -> its `Change`, in the forward's order
-        self.read, self.now = set(), {}             # names that their own backwards read; see `backward`
+        self.made = set()           # names of arrays
+        self.several = set()        # those that several arrays have
+        self.edited = {}            # name -> its `Change`, in the forward's order
+        self.read = set()           # names of changed arrays that their own backwards read
+        self.now = {}               # name -> the old or the new array, which backwards read
         result = self.looked_into(transformer.gpt_forward)(*arguments)
         for name in (self.edit.keys() | self.add.keys()) - self.edited.keys():
             near = difflib.get_close_matches(str(name), self.made, 3) or sorted(self.made)[:3]
@@ -199,7 +205,8 @@ class Looking:
         self.waiting = [*self.edited]               # names whose gradients have not passed
 
         def run(dlogits, through):
-            self.undone, self.through = set(), through
+            self.undone = set()
+            self.through = through
             for name, change in self.edited.items():        # what a backward may read
                 self.now[name] = change.old if name == through else change.new
             lesson = self.looked_into(transformer.gpt_backward)
@@ -264,7 +271,8 @@ class Looking:
             constant = (new != old).any(axis=-1, keepdims=True)
             undo = own or (lambda gradient: np.where(constant, 0.0, gradient))
         if name in self.add:
-            xp, called = library_of(old), f"add[{shown(name)}]"
+            xp = library_of(old)
+            called = f"add[{shown(name)}]"
             vector = self.add[name] = xp.asarray(self.add[name])
             try:
                 right = np.broadcast_shapes(vector.shape, old.shape) == old.shape

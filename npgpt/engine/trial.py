@@ -22,7 +22,8 @@ def trial(config, dtype=np.float32, rng=None, B=2, T=3):
     The numbers are random, of unit scale. Nothing can be written to x, dx_out and p, because
     others need what they hold. rng: by default always the same; T: at most block_size.
     """
-    rng, T = rng or np.random.default_rng(0), min(T, config.block_size)
+    rng = rng or np.random.default_rng(0)
+    T = min(T, config.block_size)
     x, dx_out = rng.standard_normal((2, B, T, config.n_embd), dtype)
     facts = config.block.parameters_of(config).items()
     p = {}
@@ -45,7 +46,8 @@ def tried(config, ops=layers, by=lambda function: function, texts=(slice(2),)):
     block = config.with_block().block
 
     def run(x, dx_out, p):
-        masks, results = BlockMasks(), []
+        masks = BlockMasks()
+        results = []
         ran = [block.forward(x[part], p, config, 0, mask, masks, ops) for part in texts]
         for part, (x_out, cache) in zip(texts, ran, strict=True):
             dx, dp = block.backward(dx_out[part], cache, ops)
@@ -89,7 +91,8 @@ def mixes_texts(config):
     """Return whether the results for a text of a batch depend on the other texts."""
     if config.block == GPT2:
         return False
-    (whole,), (one, two) = tried(config), tried(config, texts=ALONE)
+    (whole,) = tried(config)
+    (one, two) = tried(config, texts=ALONE)
     with np.errstate(all="ignore"):
         alone = {name: one[name] + two[name] for name in whole}
     for name in ("x_out", "dx"):
@@ -105,7 +108,10 @@ def check_continuing(config, ends=(1, 2, 3)):
     if config.block == GPT2:
         return
     x, _, p, mask = trial(config)
-    kept, T, H, D = [], x.shape[1], config.n_head, config.head_size
+    kept = []
+    T = x.shape[1]
+    H = config.n_head
+    D = config.head_size
 
     def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
         kept.append((k, v))
@@ -113,11 +119,15 @@ def check_continuing(config, ends=(1, 2, 3)):
         return layers.attention_forward(q, k, v, scale, mask)
 
     def run(ops, begin, end, **where):
-        at, seen = config.at(**where), mask[begin:end, :end]
+        at = config.at(**where)
+        seen = mask[begin:end, :end]
         return at.block.forward(x[:, begin:end], p, config, 0, seen, BlockMasks(), ops)[0]
 
-    ops, rows = SimpleNamespace(**{**vars(layers), "attention_forward": attention_forward}), []
-    where, once, begin = places(x), True, 0
+    ops = SimpleNamespace(**{**vars(layers), "attention_forward": attention_forward})
+    rows = []
+    where = places(x)
+    once = True
+    begin = 0
     with config.block.blamed(), np.errstate(all="ignore"):
         whole = run(layers, 0, T, **where)
     with config.block.blamed(" for a token that continues a text"), np.errstate(all="ignore"):
@@ -125,7 +135,8 @@ def check_continuing(config, ends=(1, 2, 3)):
             positions = where["positions"].repeat(2, axis=0)[:, begin:end]
             distances = where["distances"][..., begin:end, :end]
             rows.append(run(ops, begin, end, positions=positions, distances=distances))
-            made, shape = kept[len(rows) - 1:], (2, H, end - begin, D)
+            made = kept[len(rows) - 1:]
+            shape = (2, H, end - begin, D)
             once = once and len(kept) in (0, len(rows)) and all(
                 each.shape == shape for pair in made for each in pair)
             if not once:

@@ -54,8 +54,12 @@ class Check:
     """The verdict on a backward: `right`, and `report` with all that was found."""
 
     def __init__(self, title: str, exercise: Exercise, solution: Solution, report: Report, folder: Path | None):
-        self.title, self.exercise, self.solution, self.report = title, exercise, solution, report
-        self.folder, self.not_saved = folder, Progress(None)
+        self.title = title
+        self.exercise = exercise
+        self.solution = solution
+        self.report = report
+        self.folder = folder
+        self.not_saved = Progress(None)
 
     @property
     def right(self) -> bool:
@@ -128,7 +132,8 @@ class Verified:
     """What `verify` found: `right`; `lines`, a `LineCheck` for each variable; `remark`: why it is float64, or ""."""
 
     def __init__(self, lines: list[LineCheck], remark: str):
-        self.lines, self.remark = lines, remark
+        self.lines = lines
+        self.remark = remark
 
     @property
     def right(self) -> bool:

@@ -56,8 +56,10 @@ class GradCheck:
         value: change of the array -> the number whose gradients they are
         rounding: of that number
         """
-        size, norm = np.sqrt((array * array).mean()) or 1.0, np.linalg.norm(gradients[0])
-        rounding, best = rounding / (STEPS[0] * size), np.inf
+        size = np.sqrt((array * array).mean()) or 1.0
+        norm = np.linalg.norm(gradients[0])
+        rounding = rounding / (STEPS[0] * size)
+        best = np.inf
         for step in STEPS * size:
             u = self.rng.choice([-1.0, 1.0], array.shape) * self.rng.uniform(0.5, 1.5, array.shape)
             true = derivative(value, u, step)
@@ -81,7 +83,8 @@ class GradCheck:
 
 def block_gradients(block, config, seed):
     """Check a `Block`; config: its only one, or None. Return a `GradCheck`."""
-    found, base = GradCheck(seed), dataclasses.replace(config or SIZES, block=block)
+    found = GradCheck(seed)
+    base = dataclasses.replace(config or SIZES, block=block)
     validate(base)
     for case, fields in CASES[:2] if config else CASES:
         try:
@@ -95,7 +98,9 @@ def block_gradients(block, config, seed):
 
 def check_case(found, case, config):
     """Check a block with this config."""
-    block, layer, dtype = config.with_block().block, config.n_layer - 1, np.float64
+    block = config.with_block().block
+    layer = config.n_layer - 1
+    dtype = np.float64
     x, dx_out, p, mask = trial(config, dtype, found.rng, B=3, T=5)
     B, T, _ = x.shape
     masks = draw_masks(config, B, T, dtype, found.rng).blocks[layer]
@@ -113,7 +118,8 @@ def check_case(found, case, config):
     arrays = {INPUT: x, **flatten(p)}
     x_out, cache = run(arrays)
     dx, dp = block.backward(dx_out, cache, layers)
-    grads, rounding = {INPUT: dx, **flatten(dp)}, ROUNDING * abs(x_out * dx_out).sum()
+    grads = {INPUT: dx, **flatten(dp)}
+    rounding = ROUNDING * abs(x_out * dx_out).sum()
     for name, array in arrays.items():
         if name in grads:
             found.add(name, case, value, array, [grads[name]], rounding)

@@ -64,10 +64,12 @@ def check_lesson(lesson, known=None):
     dy, cache = map_arrays(np.copy, (known.dy, known.cache))        # a wrong backward may write to them
     backward = Recorded(lesson.backward)
     result = lesson.run_backward(dy, cache, backward.function)
-    forward_source, source = read_source(lesson.forward), read_source(lesson.backward)
+    forward_source = read_source(lesson.forward)
+    source = read_source(lesson.backward)
     record = backward.record + filled(backward, source)
     named_by_results(record, known, lesson, source)
-    checks, tolerance = [], ROUNDED if any(map(is_exact, lesson.inputs.values())) else TOLERANCE
+    checks = []
+    tolerance = ROUNDED if any(map(is_exact, lesson.inputs.values())) else TOLERANCE
 
     def add(name, line, value, true, gradient=None, backward_line=None, verdict=None, through=None):
         relative = None if gradient is None or true is None else relative_error(gradient, true)
@@ -81,16 +83,19 @@ def check_lesson(lesson, known=None):
             through))
 
     for name, value in lesson.inputs.items():
-        true, gradient = known.inputs[name], result.get(f"d{name}")
+        true = known.inputs[name]
+        gradient = result.get(f"d{name}")
         if gradient is None and name in lesson.may_be_frozen:
             add(name, forward_source.first, value, true, verdict=NO_GRADIENT)
             continue
         add(name, forward_source.first, value, true, gradient,
             gradient_line(source, record, name, true, gradient, lesson.results))
     right = all(each.verdict in (OK, NO_GRADIENT) for each in checks)
-    found, previous = matched_by_value(known, record, tolerance), next(iter(lesson.inputs))
+    found = matched_by_value(known, record, tolerance)
+    previous = next(iter(lesson.inputs))
     for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
-        name, made = variable.name, found.get(i)
+        name = variable.name
+        made = found.get(i)
         assigned = name, variable.line, variable.value
         if true is None or made is None and name not in lesson.skipped and is_zero(true):
             add(*assigned, None, verdict=CONSTANT)

@@ -26,7 +26,8 @@ class StandIn:
         return exactly(getattr(self.original, name))
 
     def __call__(self, *arguments, **named):
-        function, name = self.original, getattr(self.original, "__name__", "").replace("arc", "a")
+        function = self.original
+        name = getattr(self.original, "__name__", "").replace("arc", "a")
         if name in UFUNCS and any(map(is_exact, arguments)):       # math.sqrt(2.0) is the code's constant
             function = np.frompyfunc(getattr(mp_context(), name), len(arguments), 1)
         return wide(function(*arguments, **named))
@@ -49,8 +50,10 @@ def mp_context():
             raise AttributeError(name)
         return getattr(np.array(value, dtype=object), name)
 
-    context.mpf.__float__, context.mpf.__getattr__ = refuse, as_array
-    context.log2, context.expit = lambda x: context.log(x, 2), lambda x: 1 / (1 + context.exp(-x))
+    context.mpf.__float__ = refuse
+    context.mpf.__getattr__ = as_array
+    context.log2 = lambda x: context.log(x, 2)
+    context.expit = lambda x: 1 / (1 + context.exp(-x))
     context.logaddexp = lambda x, y: context.log(context.exp(x) + context.exp(y))
     return context
 
@@ -99,7 +102,8 @@ def exactly(value, known=None):
         return StandIn(value)
     if not isinstance(value, FunctionType) or id(value) in known:
         return known.get(id(value), value)
-    old, codes = value.__globals__, [value.__code__]
+    old = value.__globals__
+    codes = [value.__code__]
     builtin = {"float": mp_context().mpf, "isinstance": lambda value, kind: isinstance(wide(value), kind),
                "__import__": lambda *names: exactly(builtins.__import__(*names))}
     new = known.setdefault(id(old), old | {"__builtins__": vars(builtins) | builtin})

@@ -62,7 +62,8 @@ def exact(lesson):
     if lesson.is_composite:
         functions["ops"] = table(**{name: exactly(getattr(layers, name), known) for name in layers.__all__})
     # mpmath is imported here: within a ufunc of `wide` that would be a floating-point warning
-    forward, backward = exactly(lesson.forward, known), exactly(lesson.backward, known)
+    forward = exactly(lesson.forward, known)
+    backward = exactly(lesson.backward, known)
     widened = lesson.mapped(wide)
     return dataclasses.replace(widened, forward=forward, backward=backward, constants=widened.constants | functions)
 
@@ -100,9 +101,11 @@ def traced_forward(lesson):
 
     Arrays that are filled in parts are left out.
     """
-    rng, source = np.random.default_rng(6), read_source(lesson.forward)
+    rng = np.random.default_rng(6)
+    source = read_source(lesson.forward)
     moved = {name: value + rng.standard_normal(value.shape) for name, value in lesson.inputs.items()}
-    forward, other = Recorded(lesson.forward), Recorded(lesson.forward)
+    forward = Recorded(lesson.forward)
+    other = Recorded(lesson.forward)
     y, cache = lesson.run_forward(lesson.inputs, forward.function)
     lesson.run_forward(moved, other.function)
     left_out = {*source.filled}
@@ -118,7 +121,8 @@ def traced_forward(lesson):
 
 def intermediate_gradient(lesson, variable, dy, at=None):
     """Measure d(sum(dy * y)) / d(variable): an array of its shape, or the entry at one index."""
-    change, left = None, 0          # left: how many assignments come before the perturbed one
+    change = None
+    left = 0            # how many assignments come before the perturbed one
 
     def probe(line, name, value):
         nonlocal left
@@ -131,7 +135,8 @@ def intermediate_gradient(lesson, variable, dy, at=None):
 
     def output(moved_by):
         nonlocal change, left
-        change, left = moved_by, variable.number
+        change = moved_by
+        left = variable.number
         return weighted_sum(dy, lesson.run_forward(lesson.inputs, forward)[0])
 
     return differences(output, variable.value, at)
@@ -149,7 +154,8 @@ def input_gradient(lesson, name, dy, at=None):
 def differences(output, value, at):
     """Measure the gradient of output(change) at 0: all entries, or that at an index; in float64 to fourth order."""
     if is_exact(value):
-        direction, step = wide(np.random.default_rng(8).standard_normal(np.shape(value))), mp_context().mpf(SMALL_STEP)
+        direction = wide(np.random.default_rng(8).standard_normal(np.shape(value)))
+        step = mp_context().mpf(SMALL_STEP)
         return Along(direction, (output(step * direction) - output(-step * direction)) / (2 * step))
     gradient = np.empty(np.shape(value))
     for index in np.ndindex(np.shape(value)) if at is None else [at]:
@@ -163,6 +169,7 @@ def differences(output, value, at):
 
 def derivative(output, direction, step):
     """Measure the derivative of output(change) at 0 along a direction, to fourth order."""
-    near, far = step * direction, 2.0 * step * direction
+    near = step * direction
+    far = 2.0 * step * direction
     change = 8.0 * (output(near) - output(-near)) - (output(far) - output(-far))
     return change / (12.0 * step)

@@ -25,7 +25,9 @@ class Case:
     """
 
     def __init__(self, name, setting):
-        self.name, self.setting, self.lesson = name, setting, lesson_named(name, setting)
+        self.name = name
+        self.setting = setting
+        self.lesson = lesson_named(name, setting)
         y, self.cache = self.lesson.run_forward(self.lesson.inputs)
         self.dy = upstream(self.lesson, y, setting.seed)
         self.results = self.lesson.named(self.lesson.backward(*self.arguments()))
@@ -44,7 +46,8 @@ class Case:
         backward.function(*self.arguments())
         of_variables = {f"d{each.name}" for each in variables if not each.constant}
         of_inputs = {each for name in self.lesson.inputs for each in gradient_names(name)}
-        gradients, helpers = {}, {}
+        gradients = {}
+        helpers = {}
         for each in backward.record:
             if each.name != self.lesson.upstream or self.name == "gpt":
                 kind = gradients if each.name in of_variables | of_inputs else helpers

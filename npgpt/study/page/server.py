@@ -52,7 +52,9 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def __init__(self, actions):
         self.actions = actions
-        self.token, self.code, self.unspent = secrets.token_urlsafe(32), secrets.token_urlsafe(32), threading.Lock()
+        self.token = secrets.token_urlsafe(32)
+        self.code = secrets.token_urlsafe(32)
+        self.unspent = threading.Lock()
         super().__init__((HOST, 0), Handler)
         port = self.server_address[1]
         self.hosts = [f"{HOST}:{port}", f"localhost:{port}"]
@@ -82,7 +84,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Answers one request."""
 
     timeout = 10.0          # seconds for each read and write
-    server_version, sys_version = "npgpt", ""
+    server_version = "npgpt"
+    sys_version = ""
 
     def do_GET(self):
         if self.path == "/" and "X-Npgpt-Token" not in self.headers:

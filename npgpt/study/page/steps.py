@@ -61,13 +61,16 @@ class Steps:
 
     def __init__(self, lesson, known, lines):
         self.sources = {"f": read_source(lesson.forward), "b": read_source(lesson.backward)}
-        forward, record = self.sources["f"], traced_pass(lesson, known, lines)
+        forward = self.sources["f"]
+        record = traced_pass(lesson, known, lines)
         names = {each.name for each in record}
         self.parts = parts_of("f", lesson.forward, names) | parts_of("b", lesson.backward, names)
-        self.steps, self.arrays = [], []
+        self.steps = []
+        self.arrays = []
         seen = {}                       # type, shape and bytes of an array -> its index
         now = {"f": {}, "b": {}}        # name -> the index of its array
-        made, step_of = {"f": [], "b": []}, {}      # assignments; their ids -> the indexes of their steps
+        made = {"f": [], "b": []}       # assignments
+        step_of = {}                    # their ids -> the indexes of their steps
         step = {"line": None}
         for each in record:
             side = "f" if each.function == forward.name else "b"
@@ -104,14 +107,16 @@ def parts_of(side, function, names):
     A part is a text, or one of the names: [name, whether the line assigns it], or ["kept", False,
     "kept.T"] for `kept.swapaxes(-1, -2)`.
     """
-    source, tree = read_source(function), parsed(function)
+    source = read_source(function)
+    tree = parsed(function)
     found = {}
     for node in [tree, *statements(tree)]:
         last = node.body[0].lineno - 1 if node is tree else node.end_lineno
         lines = source.lines[node.lineno - source.first:last - source.first + 1]
         code = " ".join(re.sub("#.*", "", line).strip() for line in lines).strip()
         right = len(code) if node is tree else code.find("= ")      # where what is assigned ends
-        parts, end = [], 0
+        parts = []
+        end = 0
         for match in NAME.finditer(code):
             name, flipped = match.groups()
             is_keyword = node is not tree and code.startswith("=", match.end())     # `eps=eps`
