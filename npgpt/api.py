@@ -287,8 +287,7 @@ class GPT:
         idx, targets = check_batch(self.config, idx, targets, targets is not None)
         ops = looking.ops if looking else self.ops
         logits, gpt = self._run_forward(idx, rng, mask, ops, looking)
-        loss = None
-        cross_entropy = None
+        loss = cross_entropy = None
         if targets is not None:
             with self.engine.running():
                 targets, = self.engine.on_device(targets)

@@ -106,8 +106,8 @@ def names_in(code):
     """
     tree = tree_in_file(code)
     nodes = [*ast.walk(tree)]
-    names = [each for each in nodes if isinstance(each, ast.Name)]
-    stored = [each.id for each in names if isinstance(each.ctx, ast.Store)]
+    stored = [each.id for each in nodes
+              if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
     arguments = [each.arg for each in tree.args.args if each.arg != "self"]
     first = {*arguments[:1]} - {*stored}
     caches = {cache_of(each) for each in nodes if isinstance(each, ast.Assign)}
@@ -138,10 +138,10 @@ class Looking:
     """
 
     def __init__(self, config, edit=None, add=None, keep=False):
-        what = 'names and functions, such as {"h.0.attn.mix": function}'
-        require("edit", edit, isinstance(edit, Mapping | None), what)
-        what = 'names and arrays, such as {"h.0.x_out": v}'
-        require("add", add, isinstance(add, Mapping | None), what)
+        require("edit", edit, isinstance(edit, Mapping | None),
+                'names and functions, such as {"h.0.attn.mix": function}')
+        require("add", add, isinstance(add, Mapping | None),
+                'names and arrays, such as {"h.0.x_out": v}')
         self.edit = edit or {}
         self.add = dict(add or {})
         self.keep = keep

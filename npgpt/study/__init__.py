@@ -124,8 +124,7 @@ def check(layer: str, backward: Callable, seed: int | None = None, level: int | 
         folder.mkdir(parents=True, exist_ok=True)
         Progress(folder).tried(step.name, report.right)
     exercise = Exercise(layer, step.what, Path(name), text)
-    checked = Check(f"{name}, a backward of {layer}", exercise, solution, report, folder)
-    return told(checked)
+    return told(Check(f"{name}, a backward of {layer}", exercise, solution, report, folder))
 
 
 class Verified:
@@ -168,8 +167,7 @@ def verify(forward: Callable, backward: Callable | None = None, *, constants: di
         inputs=arrays,
         constants=others | (constants or {}),
     )
-    found = Verified(*best_check(pair))
-    return told(found)
+    return told(Verified(*best_check(pair)))
 
 
 def check_block(block: Any, config: GPTConfig | None = None, seed: int | None = None) -> GradCheck:

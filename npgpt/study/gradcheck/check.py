@@ -18,7 +18,7 @@ from npgpt.study.gradcheck.digits import rounded
 from npgpt.study.gradcheck.measure import Along, exact, truth, upstream
 from npgpt.study.gradcheck.source import last_return, read_source
 from npgpt.study.gradcheck.trace import Assignment, Recorded, is_exact, is_floating
-from npgpt.study.lessons.lesson import map_arrays
+from npgpt.study.lessons.lesson import as_tuple, map_arrays
 
 TOLERANCE = 1e-7    # largest error relative to the gradient's largest value, in float64
 ROUNDED = 1e-15     # the same with 60 digits: a rounded constant of the code, such as 3.0 * 0.044715, costs 1e-16
@@ -72,7 +72,7 @@ def check_lesson(lesson, known=None):
     tolerance = ROUNDED if any(map(is_exact, lesson.inputs.values())) else TOLERANCE
 
     def add(name, line, value, true, gradient=None, backward_line=None, verdict=None, through=None):
-        relative = None if gradient is None or true is None else relative_error(gradient, true)
+        relative = None if gradient is None else relative_error(gradient, true)
         verdict = verdict or (OK if relative is not None and relative <= tolerance else WRONG)
         statement = forward_source.statement_at(line)
         back = source.statement_at(backward_line) if backward_line else None
@@ -144,7 +144,7 @@ def filled(recorded, source):
 def named_by_results(record, known, lesson, source):
     """Rename the backward's arguments in a record after the forward's results: `dout` to `dy` if it returns y."""
     names = [f"d{name}" for name in returned(read_source(lesson.forward))]
-    given = names[:len(known.dy) if isinstance(known.dy, tuple) else 1]
+    given = names[:len(as_tuple(known.dy))]
     for i, name in enumerate(given[:len(record)]):
         if name.isidentifier() and not lesson.is_one_function and record[i].line == source.first:
             record[i] = dataclasses.replace(record[i], name=name)

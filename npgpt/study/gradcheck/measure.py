@@ -15,6 +15,7 @@ from npgpt.engine.watch import watched
 from npgpt.study.gradcheck.digits import exactly, mp_context, wide
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import Recorded, is_exact, is_floating
+from npgpt.study.lessons.lesson import as_tuple
 
 STEP = 2e-4         # of the differences: errors of order STEP^4 and 1e-16 / STEP, below 1e-10
 ROUNDING = 1e-10    # of the differences: a smaller gradient is zero
@@ -92,8 +93,8 @@ def upstream(lesson, y, seed=0):
 
 def weighted_sum(dy, y):
     """Return sum(dy * y), over all results."""
-    return sum((each * result).sum() for each, result in zip(dy, y, strict=True)) if isinstance(y, tuple) else (
-        dy * y).sum()
+    pairs = zip(as_tuple(dy), as_tuple(y), strict=True)
+    return sum((each * result).sum() for each, result in pairs)
 
 
 def traced_forward(lesson):
@@ -153,13 +154,14 @@ def input_gradient(lesson, name, dy, at=None):
 
 def differences(output, value, at):
     """Measure the gradient of output(change) at 0: all entries, or that at an index; in float64 to fourth order."""
+    shape = np.shape(value)
     if is_exact(value):
-        direction = wide(np.random.default_rng(8).standard_normal(np.shape(value)))
+        direction = wide(np.random.default_rng(8).standard_normal(shape))
         step = mp_context().mpf(SMALL_STEP)
         return Along(direction, (output(step * direction) - output(-step * direction)) / (2 * step))
-    gradient = np.empty(np.shape(value))
-    for index in np.ndindex(np.shape(value)) if at is None else [at]:
-        direction = np.zeros(np.shape(value))
+    gradient = np.empty(shape)
+    for index in np.ndindex(shape) if at is None else [at]:
+        direction = np.zeros(shape)
         direction[index] = 1.0
         gradient[index] = derivative(output, direction, STEP)
     if at is not None:

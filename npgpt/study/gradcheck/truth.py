@@ -13,6 +13,7 @@ from npgpt.study.gradcheck.check import gradient_names
 from npgpt.study.gradcheck.measure import intermediate_gradient, traced_forward, upstream
 from npgpt.study.gradcheck.pictures import Arrays
 from npgpt.study.gradcheck.trace import Recorded
+from npgpt.study.lessons.lesson import as_tuple
 from npgpt.study.lessons.random_settings import random_settings
 from npgpt.study.lessons.table import lesson_named
 
@@ -36,7 +37,7 @@ class Case:
         """Return the arguments of the backward, as new arrays."""
         ops = [self.lesson.constants["ops"]] if self.lesson.is_composite else []
         dy, cache = copy.deepcopy((self.dy, self.cache))
-        return [*(dy if isinstance(dy, tuple) else [dy]), cache, *ops]
+        return [*as_tuple(dy), cache, *ops]
 
     @functools.cached_property
     def intermediates(self):

@@ -23,7 +23,7 @@ import numpy as np
 from npgpt.engine.watch import tree_in_file
 from npgpt.errors import UserError
 from npgpt.files import run_python
-from npgpt.study.lessons.lesson import Lesson, map_arrays
+from npgpt.study.lessons.lesson import Lesson, as_tuple, map_arrays
 from npgpt.study.lessons.setting import PLAIN, SIZE, shape_of
 
 PLAIN_SIZES = 4, 5, 6, 3, 7, 8, 9, 2        # of the letters, in the order in which they are named
@@ -82,7 +82,7 @@ class Pair(Lesson):
         if self.is_one_function:
             _, *gradients = self.called(backward, self.inputs)
             return self.named(gradients[0] if isinstance(gradients[0], dict) else gradients)
-        return self.named(backward(*(dy if isinstance(dy, tuple) else (dy,)), cache))
+        return self.named(backward(*as_tuple(dy), cache))
 
     def called(self, function, inputs):
         return function(**map_arrays(np.copy, inputs | self.constants))         # it may write to them

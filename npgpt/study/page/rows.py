@@ -13,10 +13,11 @@ def rows_of(lesson, forward, backward, checks):
     flow = Flow(lesson.forward, lesson.backward)
     rows = []
     for group in grouped(forward):
-        if group[-1]["doc"]:
+        unit = group[-1]
+        if unit["doc"]:
             rows[0]["forward"] += group
         else:
-            rows.append({"forward": group, "backward": [], "why": None, "line": group[-1]["line"]})
+            rows.append({"forward": group, "backward": [], "why": None, "line": unit["line"]})
     at = len(rows) - 1
     for group in grouped(backward):
         unit = group[-1]

@@ -6,7 +6,8 @@ import math
 import numpy as np
 
 from npgpt.errors import UserError, printable
-from npgpt.layers import IGNORE_INDEX, cross_entropy_forward
+from npgpt.layers import IGNORE_INDEX
+from npgpt.model.losses import log_probs
 from npgpt.study.page.steps import short
 
 MOST_TOKENS = 64        # of a text: attention maps grow with the square
@@ -37,8 +38,8 @@ def study_model(model, tokenizer, prompt, description):
     targets = ids[None, 1:]
     logits, activations = model.run_with_cache(idx, targets)
     grads = model.backward()
-    losses = [float(cross_entropy_forward(logits[:, i], targets[:, i])[0]) for i in range(idx.shape[1])]
-    loss = float(np.mean(losses))
+    losses = -log_probs(logits, targets)[0]
+    loss = float(losses.mean())
     if not math.isfinite(loss) or not all(np.isfinite(gradient).all() for gradient in grads.values()):
         raise UserError(f"the model's loss on this prompt is {loss:.4g}, and its gradient is not finite: "
                         "choose another checkpoint")
