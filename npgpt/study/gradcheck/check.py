@@ -91,11 +91,11 @@ def check_lesson(lesson, known=None):
         add(name, forward_source.first, value, true, gradient,
             gradient_line(source, record, name, true, gradient, lesson.results))
     right = all(each.verdict in (OK, NO_GRADIENT) for each in checks)
-    found = matched_by_value(known, record, tolerance)
     previous = next(iter(lesson.inputs))
-    for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
+    for variable in known.variables:
         name = variable.name
-        made = found.get(i)
+        true = variable.true
+        made = best_value(record, name, true, tolerance)
         assigned = name, variable.line, variable.value
         if true is None or made is None and name not in lesson.skipped and is_zero(true):
             add(*assigned, None, verdict=CONSTANT)
@@ -173,18 +173,14 @@ def matched(variables, record):
     return found
 
 
-def matched_by_value(known, record, tolerance):
-    """Map the index of a variable to the last right value of its gradient.
+def best_value(record, name, true, tolerance):
+    """Return the assignment of the last right value of a gradient; if none is right, the last.
 
-    If none is right, it is the last value.
+    None if the backward assigns none.
     """
-    found = {}
-    for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
-        made = [each for each in record if each.name == f"d{variable.name}"]
-        if made and true is not None:
-            right = [each for each in made if relative_error(each.value, true) <= tolerance]
-            found[i] = (right or made)[-1]
-    return found
+    made = [each for each in record if each.name == f"d{name}"]
+    right = [each for each in made if relative_error(each.value, true) <= tolerance]
+    return (right or made or [None])[-1]
 
 
 def gradient_line(source, record, name, true, gradient, results):

@@ -24,7 +24,8 @@ class Flow:
         source = read_source(forward)
         self.code = {i: re.sub(r"(^|\s+)#.*", "", text).strip() for i, text in enumerate(source.lines, source.first)}
         arguments, given = ([*inspect.signature(each).parameters] for each in (forward, backward))
-        self.forward, self.backward = map(statements_read, (forward, backward))
+        self.forward = statements_read(forward)
+        self.backward = statements_read(backward)
         self.known = {*arguments}.union(*(changes | reads for _, changes, reads in self.forward))
         self.upstream = {name: reads for name in given[:1] for _, _, reads in self.forward[-1:]}    # what it returns
         # An argument that gets no gradient is a constant, such as a mask, even if it is changed first.

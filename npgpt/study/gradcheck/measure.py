@@ -23,21 +23,6 @@ SMALL_STEP = "1e-20"    # with 60 digits: errors of order 1e-40
 
 
 @dataclasses.dataclass
-class Variable:
-    """An assignment of v in a forward.
-
-    number: among all its assignments of floating arrays.
-    constant: whether it does not depend on the inputs.
-    """
-
-    name: str
-    line: int
-    number: int
-    value: np.ndarray
-    constant: bool
-
-
-@dataclasses.dataclass
 class Along:
     """The derivative along a direction, which stands for a gradient of that shape."""
 
@@ -46,11 +31,27 @@ class Along:
 
 
 @dataclasses.dataclass
+class Variable:
+    """An assignment of v in a forward.
+
+    number: among all its assignments of floating arrays.
+    constant: whether it does not depend on the inputs.
+    true: its gradient, None for a constant, and if none was measured.
+    """
+
+    name: str
+    line: int
+    number: int
+    value: np.ndarray
+    constant: bool
+    true: np.ndarray | Along | None = None
+
+
+@dataclasses.dataclass
 class Truth:
-    """A lesson's true gradients: of the forward's variables in order, None for constants, and of the inputs by name."""
+    """A lesson's true gradients: of the forward's variables in order, and of the inputs by name."""
 
     variables: list[Variable]
-    gradients: list[np.ndarray | Along | None]
     inputs: dict[str, np.ndarray | Along]
     dy: np.ndarray | tuple[np.ndarray, ...]
     cache: object
@@ -73,9 +74,11 @@ def truth(lesson):
     """Measure the gradients of all inputs and floating intermediates of a lesson's forward by central differences."""
     y, cache, variables = traced_forward(lesson)
     dy = upstream(lesson, y)
-    gradients = [None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables]
+    for each in variables:
+        if not each.constant:
+            each.true = intermediate_gradient(lesson, each, dy)
     inputs = {name: input_gradient(lesson, name, dy) for name in lesson.inputs}
-    return Truth(variables, gradients, inputs, dy, cache)
+    return Truth(variables, inputs, dy, cache)
 
 
 def upstream(lesson, y, seed=0):

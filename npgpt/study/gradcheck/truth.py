@@ -29,9 +29,12 @@ class Case:
         self.name = name
         self.setting = setting
         self.lesson = lesson_named(name, setting)
-        y, self.cache = self.lesson.run_forward(self.lesson.inputs)
+        self.forward = self.lesson.forward
+        self.backward = self.lesson.backward
+        self.inputs = self.lesson.inputs
+        y, self.cache = self.lesson.run_forward(self.inputs)
         self.dy = upstream(self.lesson, y, setting.seed)
-        self.results = self.lesson.named(self.lesson.backward(*self.arguments()))
+        self.results = self.lesson.named(self.backward(*self.arguments()))
 
     def arguments(self):
         """Return the arguments of the backward, as new arrays."""
@@ -43,10 +46,10 @@ class Case:
     def intermediates(self):
         """Return (gradients, helpers)."""
         variables = traced_forward(self.lesson)[2]
-        backward = Recorded(self.lesson.backward)
+        backward = Recorded(self.backward)
         backward.function(*self.arguments())
         of_variables = {f"d{each.name}" for each in variables if not each.constant}
-        of_inputs = {each for name in self.lesson.inputs for each in gradient_names(name)}
+        of_inputs = {each for name in self.inputs for each in gradient_names(name)}
         gradients = {}
         helpers = {}
         for each in backward.record:
@@ -61,9 +64,6 @@ class Case:
                     gradients[f"d{each.name}"] = [measured]
         return gradients, helpers
 
-    forward = property(lambda self: self.lesson.forward)
-    backward = property(lambda self: self.lesson.backward)
-    inputs = property(lambda self: self.lesson.inputs)
     gradients = property(lambda self: self.intermediates[0])
     helpers = property(lambda self: self.intermediates[1])
 

@@ -110,8 +110,8 @@ def answer_to(lesson, walk, i, line, new):
     if not SEEN < max(errors) < np.inf:         # infinite: it failed, or a shape is wrong
         return None
     # Of a variable that is assigned several times, the last gradient is that of the first value.
-    pairs = reversed([*zip(known.variables, known.gradients, strict=True)])
-    measured = {f"d{each.name}": true for each, true in pairs if true is not None} | measured
+    measured = {f"d{each.name}": each.true for each in reversed(known.variables)
+                if each.true is not None} | measured
     below = [each for statement in walk.statements[i:] for each in statements(statement)]
     wrong = [(each.lineno, name) for each in below for name in stored_names(each)
              if differs(after, measured, name) and not differs(walk.after, measured, name)]
