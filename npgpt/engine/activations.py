@@ -218,9 +218,10 @@ class Looking:
             near = [each for each in self.undone if each.rpartition(".")[0] == layer]
             raise UserError(f"backward cannot undo an edit of {name}: a fused gradient skips it; edit "
                             f"{', '.join(near)}")
-        while self.waiting:
-            more = run(np.zeros_like(dlogits), self.waiting[-1])
-            grads = {name: grads[name] + gradient for name, gradient in more.items()}
+        for name in reversed(self.edited):
+            if name in self.waiting:
+                more = run(np.zeros_like(dlogits), name)
+                grads = {each: grads[each] + gradient for each, gradient in more.items()}
         for name, vector in self.add.items():
             gradient = summed_to(self.activations.grads[name], vector.shape)
             grads[name] = gradient.astype(vector.dtype)
@@ -334,9 +335,9 @@ def fitting(name, value, like):
 
     Raises UserError for another shape than that of `like`.
     """
-    value = library_of(like).asarray(value)
-    require(f"the shape of {name}", value.shape, value.shape == like.shape, str(like.shape))
-    return as_floats(name, value, like.dtype, library_of(like)).copy()
+    new = as_floats(name, value, like.dtype, library_of(like))
+    require(f"the shape of {name}", new.shape, new.shape == like.shape, str(like.shape))
+    return new.copy()
 
 
 def summed_to(array, shape):
