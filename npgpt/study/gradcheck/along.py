@@ -100,10 +100,9 @@ def check_case(found, case, config):
     """Check a block with this config."""
     block = config.with_block().block
     layer = config.n_layer - 1
-    dtype = np.float64
-    x, dx_out, p, mask = trial(config, dtype, found.rng, B=3, T=5)
+    x, dx_out, p, mask = trial(config, np.float64, found.rng, B=3, T=5)
     B, T, _ = x.shape
-    masks = draw_masks(config, B, T, dtype, found.rng).blocks[layer]
+    masks = draw_masks(config, B, T, np.float64, found.rng).blocks[layer]
     if case:
         scores = found.rng.standard_normal((B, config.n_head, T, T))
         mask = scores if mask is None else scores + mask

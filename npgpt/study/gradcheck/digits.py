@@ -100,16 +100,17 @@ def exactly(value, known=None):
         raise TypeError("a function that draws random numbers cannot be checked")
     if home.split(".")[0] in ("numpy", "scipy", "math") and (isinstance(value, ModuleType) or callable(value)):
         return StandIn(value)
-    if not isinstance(value, FunctionType) or id(value) in known:
-        return known.get(id(value), value)
+    key = id(value)
+    if not isinstance(value, FunctionType) or key in known:
+        return known.get(key, value)
     old = value.__globals__
     codes = [value.__code__]
     builtin = {"float": mp_context().mpf, "isinstance": lambda value, kind: isinstance(wide(value), kind),
                "__import__": lambda *names: exactly(builtins.__import__(*names))}
     new = known.setdefault(id(old), old | {"__builtins__": vars(builtins) | builtin})
-    known[id(value)] = FunctionType(value.__code__, new, value.__name__, value.__defaults__, value.__closure__)
-    known[id(value)].__kwdefaults__ = value.__kwdefaults__
+    known[key] = FunctionType(value.__code__, new, value.__name__, value.__defaults__, value.__closure__)
+    known[key].__kwdefaults__ = value.__kwdefaults__
     for code in codes:
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
         new |= {name: exactly(old[name], known) for name in {*code.co_names} & old.keys()}
-    return known[id(value)]
+    return known[key]

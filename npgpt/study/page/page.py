@@ -135,32 +135,32 @@ def code_units(source, side, entries=None, notes=None, typed=()):
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import PythonLexer
 
+    first = source.first
     html = highlight("\n".join(source.lines), PythonLexer(), HtmlFormatter(nowrap=True))
     html = html.removesuffix("\n").split("\n")
-    doc = [number for number, row in enumerate(html, source.first) if 'class="sd"' in row]
-    header = source.first + beginning(source.lines)[2] - 1
-    ends = {source.first: header} | {each.first: each.last for each in source.statements}     # first line -> last line
+    doc = [number for number, row in enumerate(html, first) if 'class="sd"' in row]
+    header = first + beginning(source.lines)[2] - 1
+    ends = {first: header} | {each.first: each.last for each in source.statements}     # first line -> last line
     units = []
-    number = source.first
-    while number < source.first + len(html):
+    number = first
+    while number < first + len(html):
         end = doc[-1] if number in doc[:1] else ends.get(number, number)
         key = f"{side}{number}" if number in ends else None
         question = None
         if notes is not None and key in typed:
             names = [entry["name"] for entry in entries.get(key, ())]
             question = question_about(source, number, names, notes)
-        texts = [html[i - source.first].removeprefix("    ") for i in range(number, end + 1)]
+        texts = [html[i - first].removeprefix("    ") for i in range(number, end + 1)]
         texts = [Markup(re.sub(' +(?=<span class="c1">)', "  ", text)) for text in texts]
-        begin = source.lines[number - source.first].lstrip()
+        begin = source.lines[number - first].lstrip()
         if any(texts) and not (side == "b" and begin.startswith("#")):
-            level = typed[key]["level"] if question else None
             units.append(
                 {
                     "lines": [*enumerate(texts, number)],
                     "line": number,
                     "doc": number in doc[:1],
                     "question": question,
-                    "level": level,
+                    "level": typed[key]["level"] if question else None,
                     "key": key,
                     "returns": begin.startswith("return"),
                 }

@@ -122,20 +122,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def authorise(self):
         """Raise Refused unless the request comes from the page, or opens it, and its path exists."""
+        server = self.server
         path, _, query = self.path.partition("?")
-        if self.headers.get_all("Host", []) not in [[host] for host in self.server.hosts]:
+        if self.headers.get_all("Host", []) not in [[host] for host in server.hosts]:
             raise Refused(HTTPStatus.FORBIDDEN, "wrong Host header")
-        if self.headers.get("Origin") not in [None, *(f"http://{host}" for host in self.server.hosts)]:
+        if self.headers.get("Origin") not in [None, *(f"http://{host}" for host in server.hosts)]:
             raise Refused(HTTPStatus.FORBIDDEN, "the request comes from another site")
         opens = self.command == "GET" and path == "/"
         fields = dict(parse_qsl(query)) if opens else {}
         token = self.headers.get("X-Npgpt-Token") or fields.get("token", "")
-        has_code = is_same(fields.get("code", ""), self.server.code) and self.server.unspent.acquire(
-            blocking=False
-        )  # only once
-        if not is_same(token, self.server.token) and not has_code:
+        has_code = is_same(fields.get("code", ""), server.code)
+        has_code = has_code and server.unspent.acquire(blocking=False)      # only once
+        if not is_same(token, server.token) and not has_code:
             raise Refused(HTTPStatus.FORBIDDEN, "wrong token, or used code: open the address that npgpt study printed")
-        if not opens and not (self.command == "POST" and path in self.server.actions):
+        if not opens and not (self.command == "POST" and path in server.actions):
             raise Refused(HTTPStatus.NOT_FOUND, "no such page")
 
     def result(self):
