@@ -193,7 +193,7 @@ def gradient_line(source, record, name, true, gradient, results):
     if not assigning(source, names) and source.filled.keys().isdisjoint(names):
         names += [dict(zip(results, returned(source), strict=False)).get(name)]
     filled = [line for each, line in source.filled.items() if each in names]
-    filled = filled and max(filled + assigning(source, names))      # perhaps scaled later, `dx /= count`
+    filled = filled and max(filled + assigning(source, names))  # perhaps scaled later, `dx /= n`
     made = next((each for each in reversed(record) if each.name in names), None)
     if filled or made is None:
         line = filled or named_line(source, name, names)

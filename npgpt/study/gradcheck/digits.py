@@ -108,7 +108,8 @@ def exactly(value, known=None):
     builtin = {"float": mp_context().mpf, "isinstance": lambda value, kind: isinstance(wide(value), kind),
                "__import__": lambda *names: exactly(builtins.__import__(*names))}
     new = known.setdefault(id(old), old | {"__builtins__": vars(builtins) | builtin})
-    known[key] = FunctionType(value.__code__, new, value.__name__, value.__defaults__, value.__closure__)
+    facts = value.__name__, value.__defaults__, value.__closure__
+    known[key] = FunctionType(value.__code__, new, *facts)
     known[key].__kwdefaults__ = value.__kwdefaults__
     for code in codes:
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]

@@ -140,7 +140,8 @@ def code_units(source, side, entries=None, notes=None, typed=()):
     html = html.removesuffix("\n").split("\n")
     doc = [number for number, row in enumerate(html, first) if 'class="sd"' in row]
     header = first + beginning(source.lines)[2] - 1
-    ends = {first: header} | {each.first: each.last for each in source.statements}     # first line -> last line
+    # first line -> last line
+    ends = {first: header} | {each.first: each.last for each in source.statements}
     units = []
     number = first
     while number < first + len(html):
