@@ -53,8 +53,10 @@ Name = str | os.PathLike[str]                           # of a model or a folder
 Names = str | Iterable[str]                             # of parameters
 BlockFile = Any                                         # a file, or an object with the same functions
 Array = np.ndarray
-Edits = Mapping[str, Callable[[Array], Array | tuple[Array, Callable[[Array], Array]]]]
-Added = Mapping[str, ArrayLike]                         # names and arrays
+Edit = Callable[[Array], Array | tuple[Array, Callable[[Array], Array]]]
+Edits = Mapping[str, Edit] | None
+Added = Mapping[str, ArrayLike] | None                  # names and arrays
+MaybeArray = ArrayLike | None
 Rng = Any                                               # a np.random.Generator, or what engine.dropout_rng returns
 Processor = Callable[[np.ndarray, np.ndarray], ArrayLike]       # tokens, logits -> logits
 Loss = Callable[[np.ndarray], tuple[Any, ArrayLike]]    # logits -> loss, dlogits
@@ -88,7 +90,7 @@ class GPT:
 
     def __init__(self, config: GPTConfig, seed: int | None = 0, dtype: str = "float32", device: str = "cpu",
                  threads: int | None = None, kernels: str = "auto", init: str = "gpt2", freeze: Names = (),
-                 block: BlockFile | None = None):
+                 block: BlockFile = None):
         check_choice("dtype", dtype, DTYPES)
         check_choice("kernels", kernels, KERNELS)
         check_choice("init", init, INITS)
@@ -100,7 +102,8 @@ class GPT:
             config = dataclasses.replace(config, block=read_block(block))
         frozen = frozen_names(config, freeze)
         self.params, self.engine = make_engine(config, dtype, device, threads or available_cores(), kernels, frozen)
-        self.config, self.dtype = config, dtype
+        self.config = config
+        self.dtype = dtype
         self._where: dict[str, Any] = {
             "dtype": dtype, "device": device, "threads": threads, "kernels": kernels}
         self.ops = without_frozen(layers, self.params)
@@ -135,7 +138,7 @@ class GPT:
         threads: int | None = None,
         kernels: str = "auto",
         freeze: Names = (),
-        block: BlockFile | None = None,
+        block: BlockFile = None,
         **config_fields: Any,
     ) -> "GPT":
         """Make a model with the weights of a GPT-2 checkpoint.
@@ -178,9 +181,9 @@ class GPT:
                 f"{config.n_embd} wide, context {config.block_size}, vocabulary {config.vocab_size:,}; {self.dtype}, "
                 f"{self.engine.description})")
 
-    def forward(self, idx: ArrayLike, targets: ArrayLike | None = None, rng: Rng | None = None,
-                mask: ArrayLike | None = None, edit: Edits | None = None,
-                add: Added | None = None) -> tuple[np.ndarray, float | None]:
+    def forward(self, idx: ArrayLike, targets: MaybeArray = None, rng: Rng = None,
+                mask: MaybeArray = None, edit: Edits = None,
+                add: Added = None) -> tuple[np.ndarray, float | None]:
         """Compute the logits, and the loss if there are targets. `model(idx, targets)` is the same.
 
         idx (B, T) integers in [0, V), targets the same shape, -1 for an ignored position; an rng turns dropout on.
@@ -228,11 +231,11 @@ class GPT:
     def run_with_cache(
         self,
         idx: ArrayLike,
-        targets: ArrayLike | None = None,
-        rng: Rng | None = None,
-        mask: ArrayLike | None = None,
-        edit: Edits | None = None,
-        add: Added | None = None,
+        targets: MaybeArray = None,
+        rng: Rng = None,
+        mask: MaybeArray = None,
+        edit: Edits = None,
+        add: Added = None,
     ) -> tuple[np.ndarray, Activations]:
         """Compute the logits (B, T, V), and return every float array of the forward with them, as
         `Activations`.
@@ -259,38 +262,40 @@ class GPT:
         >>> logits, activations = model.run_with_cache(idx)
         >>> model.logit_lens(activations)["h.3.x_out"].argmax(axis=-1)
         """
-        config, found = self.config, Arrays()
+        config = self.config
+        p = self.params.tree
+        found = Arrays()
+        head = {**p["wte"], "bias": 0.0, **p.get("lm_head", {})}
         if names is None:
             names = ["drop.y", *(f"h.{i}.x_out" for i in range(config.n_layer))]
         for name in names:
             if name not in activations:
                 raise UserError(f"logit_lens: there is no array {shown(name)}; give names, those "
                                 "of the residual stream's arrays")
-            x, = self.engine.on_device(activations[name])
-            fits = x.ndim == 3 and x.shape[1] <= config.block_size and x.shape[2] == config.n_embd
-            require(f"the shape of {name}", x.shape, fits, f"(B, T, {config.n_embd})")
-            blocks = dataclasses.replace(config.block, forward=lambda *_, x=x: (x, None))
-            lens = dataclasses.replace(config, block=blocks)
-            idx, ops = np.zeros(x.shape[:2], dtype=np.int64), without_caches(self.ops)
-            found[name], _ = self._run_forward(idx, None, None, ops, config=lens)
+            with self.engine.running():
+                x, = self.engine.on_device(activations[name])
+                right = x.shape[2:] == (config.n_embd,)
+                require(f"the shape of {name}", x.shape, right, f"(B, T, {config.n_embd})")
+                if config.final_layer_norm:
+                    norm = p["ln_f"] | {"eps": config.layer_norm_epsilon}
+                    x, _ = self.ops.layernorm_forward(x, **norm)
+                found[name] = self.ops.head_forward(x, head["weight"])[0] + head["bias"]
         return found
 
     def _forward(self, idx, targets, rng, mask, looking):
         """Compute `forward`. looking: a `Looking`, which records or edits arrays, or None."""
         idx, targets = check_batch(self.config, idx, targets, targets is not None)
-        lesson, config, ops = transformer, None, self.ops
-        if looking is not None:
-            lesson, config, ops = looking, looking.config, looking.ops
-        logits, gpt = self._run_forward(idx, rng, mask, ops, lesson, config)
-        loss, cross_entropy = None, None
+        ops = looking.ops if looking else self.ops
+        logits, gpt = self._run_forward(idx, rng, mask, ops, looking)
+        loss = cross_entropy = None
         if targets is not None:
             with self.engine.running():
                 targets, = self.engine.on_device(targets)
                 loss, cross_entropy = cross_entropy_forward(logits, targets)
-        self._cache = gpt, cross_entropy, logits, lesson, ops
+        self._cache = gpt, cross_entropy, logits, looking, ops
         return logits, None if loss is None else float(loss)
 
-    def hidden(self, idx: ArrayLike, rng: Rng | None = None, mask: ArrayLike | None = None) -> np.ndarray:
+    def hidden(self, idx: ArrayLike, rng: Rng = None, mask: MaybeArray = None) -> np.ndarray:
         """Compute the last hidden state (B, T, C), which the head would read: the output of an encoder.
 
         `backward(dhidden)` then returns the gradients. Arguments and errors are those of `forward`.
@@ -298,7 +303,7 @@ class GPT:
         idx, _ = check_batch(self.config, idx, None, with_targets=False)
         ops = headless(self.ops)
         logits, gpt = self._run_forward(idx, rng, mask, ops)
-        self._cache = gpt, None, logits, transformer, ops
+        self._cache = gpt, None, logits, None, ops
         return ops.x
 
     def score(self, idx: ArrayLike) -> np.ndarray:
@@ -314,18 +319,18 @@ class GPT:
         with self.engine.running():
             return log_probs(logits, *self.engine.on_device(idx[:, 1:]))
 
-    def _run_forward(self, idx, rng, mask, ops, lesson=transformer, config=None):
+    def _run_forward(self, idx, rng, mask, ops, looking=None):
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
         check_rng(rng)
         with self.engine.running():
             masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
             idx, mask = self.engine.on_device(idx, mask)
-            config = config or self.config.with_block()
-            tree = self.params.tree
-            return model_forward(idx, tree, config, masks, ops, mask, lesson.gpt_forward)
+            config = looking.config if looking else self.config.with_block()
+            lesson = (looking or transformer).gpt_forward
+            return model_forward(idx, self.params.tree, config, masks, ops, mask, lesson)
 
     def backward(
-        self, dhidden: ArrayLike | None = None, dlogits: ArrayLike | None = None
+        self, dhidden: MaybeArray = None, dlogits: MaybeArray = None
     ) -> dict[str, np.ndarray]:
         """Compute the gradients of the last `forward`'s loss: a new dict name -> array, without frozen parameters.
 
@@ -338,7 +343,7 @@ class GPT:
         """
         if self._cache is None:
             raise UserError("backward needs a forward before it: call forward(idx, targets) first")
-        gpt, cross_entropy, logits, lesson, ops = self._cache
+        gpt, cross_entropy, logits, looking, ops = self._cache
         hidden = hasattr(ops, "x")
         if (dhidden is not None) != hidden or hidden and dlogits is not None:
             raise UserError("backward takes dhidden after hidden, and dlogits after forward")
@@ -354,19 +359,19 @@ class GPT:
                 dlogits = check_like("dlogits", dlogits, logits)
             else:
                 dlogits = cross_entropy_backward(1.0, cross_entropy)
-            if isinstance(lesson, Looking):
-                return lesson.backward(dlogits, gpt, ops, self.params.flatten)
+            if looking:
+                return looking.backward(dlogits, gpt, ops, self.params.flatten)
             return self.params.flatten(model_backward(dlogits, gpt, ops))
 
     def loss_and_grads(
         self,
         idx: ArrayLike,
-        targets: ArrayLike | None = None,
-        rng: Rng | None = None,
+        targets: MaybeArray = None,
+        rng: Rng = None,
         count: float | None = None,
-        mask: ArrayLike | None = None,
+        mask: MaybeArray = None,
         *,
-        weights: ArrayLike | None = None,
+        weights: MaybeArray = None,
         dlogits: Loss | None = None,
     ) -> tuple[float, dict[str, np.ndarray]]:
         """Compute the loss and all gradients of one batch by the engine, as in training; no logits are kept.
@@ -406,7 +411,7 @@ class GPT:
         require("dlogits", dlogits, callable(dlogits), "a function: logits -> loss, dlogits")
         return self.engine.for_user(*self.engine.own_loss(dlogits, idx, rng, mask))
 
-    def evaluate(self, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None) -> float:
+    def evaluate(self, idx: ArrayLike, targets: ArrayLike, mask: MaybeArray = None) -> float:
         """Compute the mean loss of one batch, in nats, without dropout and without caches.
 
         Returns a float; on a GPU, or with XLA, a 0-d array there.
@@ -417,8 +422,8 @@ class GPT:
 
     def generate(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                  top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
-                 mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
-                 edit: Edits | None = None, add: Added | None = None,
+                 mask: MaybeArray = None, stop: Iterable[Sequence[int]] = (),
+                 edit: Edits = None, add: Added = None,
                  logits_processor: Processor | None = None,
                  rng: np.random.Generator | None = None) -> np.ndarray:
         """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of
@@ -435,8 +440,8 @@ class GPT:
 
     def stream(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
                top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
-               mask: ArrayLike | None = None, stop: Iterable[Sequence[int]] = (),
-               edit: Edits | None = None, add: Added | None = None,
+               mask: MaybeArray = None, stop: Iterable[Sequence[int]] = (),
+               edit: Edits = None, add: Added = None,
                logits_processor: Processor | None = None,
                rng: np.random.Generator | None = None) -> Iterator[np.ndarray]:
         """Return an iterator over the next token of each row, (B,) integers, each drawn on demand.
@@ -478,7 +483,7 @@ class GPT:
             processor
         )
 
-    def reader(self, B: int = 1, mask: ArrayLike | None = None) -> Reader:
+    def reader(self, B: int = 1, mask: MaybeArray = None) -> Reader:
         """Return a `Reader` of B texts, the KV cache: what it has read is not computed again.
 
         mask: for texts that begin with padding, (B, T), as in `stream`; their first T tokens are

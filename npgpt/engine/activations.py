@@ -75,7 +75,8 @@ class Layers(Watch):
         call.func = located(ast.parse(text), call).body[0].value
 
 
-GPT, OWN = Layers(PREFIXES), Layers({})
+GPT = Layers(PREFIXES)
+OWN = Layers({})
 
 
 def is_layer(node):
@@ -105,8 +106,8 @@ def names_in(code):
     """
     tree = tree_in_file(code)
     nodes = [*ast.walk(tree)]
-    names = [each for each in nodes if isinstance(each, ast.Name)]
-    stored = [each.id for each in names if isinstance(each.ctx, ast.Store)]
+    stored = [each.id for each in nodes
+              if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
     arguments = [each.arg for each in tree.args.args if each.arg != "self"]
     first = {*arguments[:1]} - {*stored}
     caches = {cache_of(each) for each in nodes if isinstance(each, ast.Assign)}
@@ -117,14 +118,12 @@ class Change(NamedTuple):
     """A changed array.
 
     old, new: the array before and after.
-    undo: a function, the gradient of the edited array -> that of the old one.
-    vector: what was added to the edited array, or None.
+    undo: a function, the gradient of the new array -> that of the old one.
     """
 
     old: Any
     new: Any
     undo: Any
-    vector: Any
 
 
 class Looking:
@@ -139,16 +138,20 @@ class Looking:
     """
 
     def __init__(self, config, edit=None, add=None, keep=False):
-        edit, add = {} if edit is None else edit, {} if add is None else add
-        require("edit", edit, isinstance(edit, Mapping), 'names and functions, such as {"h.0.attn.mix": function}')
-        require("add", add, isinstance(add, Mapping), 'names and arrays, such as {"h.0.x_out": v}')
-        for name, function in edit.items():
+        require("edit", edit, isinstance(edit, Mapping | None),
+                'names and functions, such as {"h.0.attn.mix": function}')
+        require("add", add, isinstance(add, Mapping | None),
+                'names and arrays, such as {"h.0.x_out": v}')
+        self.edit = edit or {}
+        self.add = dict(add or {})
+        self.keep = keep
+        for name, function in self.edit.items():
             require(f"edit[{shown(name)}]", function, callable(function), "a function of the array")
-        for name in add.keys() & parameter_shapes(config).keys():
+        for name in self.add.keys() & parameter_shapes(config).keys():
             raise UserError(f"add: {name} is also a parameter, and backward returns one gradient "
                             "of each name: give the array in the block another name")
-        self.edit, self.add, self.keep = edit, add, keep
-        self.activations, self.prefix = Activations(), ""
+        self.activations = Activations()
+        self.prefix = ""
         block = config.block
         self.files = {*block.texts, *LESSON}
         ops = {name: self.looked_into(getattr(layers, name)) for name in layers.__all__}
@@ -162,25 +165,28 @@ class Looking:
         if code is None or code.co_filename not in self.files or is_watched(code):
             return function
         is_forward = code.co_name.endswith("forward")
+        hook = self.seen if is_forward else self.graded
         line, first, names = names_in(code)
 
         def watch(at, name, value):
-            if at == line and not is_forward:
-                self.read |= {self.prefix + each for each in names}
-            if name in (first if at == line else names):
-                return self.seen(name, value) if is_forward else self.graded(name, value)
-            if name is None and is_forward:
-                self.held(value)
-            return value if is_forward else self.recalled("", value)
+            return hook(name, value) if name in (first if at == line else names) else value
 
         visitor = GPT if code.co_filename == transformer.__file__ else OWN
-        return watched(function, watch, visitor=visitor, __layer__=self.inside)
+        looked = watched(function, watch, visitor=visitor, __layer__=self.inside)
+
+        def backward(*arguments, **named):
+            self.read |= {self.prefix + each for each in names}
+            return looked(*map(self.recalled, arguments), **named)
+
+        return looked if is_forward else backward
 
     def gpt_forward(self, *arguments):
         """Run `gpt_forward`. Raises UserError for a name that no array has, or an edit whose result does not fit."""
-        self.made, self.several = set(), set()      # names of arrays; of those that several have
-        self.edited = {}                            # name -> its `Change`, in the forward's order
-        self.read, self.through = set(), None       # names that their backwards read; a `Change`
+        self.made = set()           # names of arrays
+        self.several = set()        # those that several arrays have
+        self.edited = {}            # name -> its `Change`, in the forward's order
+        self.read = set()           # names of changed arrays that their own backwards read
+        self.now = {}               # name -> the old or the new array, which backwards read
         result = self.looked_into(transformer.gpt_forward)(*arguments)
         for name in (self.edit.keys() | self.add.keys()) - self.edited.keys():
             near = difflib.get_close_matches(str(name), self.made, 3) or sorted(self.made)[:3]
@@ -193,16 +199,19 @@ class Looking:
         flatten: of the `Parameters`.
         Raises UserError if no gradient can pass through an edit.
         """
-        lesson = self.looked_into(transformer.gpt_backward)
-        self.activations.grads.clear()
-        self.gradients, self.waiting, self.passed = {}, set(), set()    # of changes, by their names
-
-        def run(dlogits, through):
-            self.undone, self.through = set(), through
-            return flatten(model_backward(dlogits, cache, ops, lesson))
-
         for name in self.several:
             raise UserError(f"backward cannot undo an edit of {name}: several arrays have its name")
+        self.activations.grads.clear()
+        self.waiting = [*self.edited]               # names whose gradients have not passed
+
+        def run(dlogits, through):
+            self.undone = set()
+            self.through = through
+            for name, change in self.edited.items():        # what a backward may read
+                self.now[name] = change.old if name == through else change.new
+            lesson = self.looked_into(transformer.gpt_backward)
+            return flatten(model_backward(dlogits, cache, ops, lesson))
+
         grads = run(dlogits, None)
         for name in self.edited.keys() - self.undone:
             layer = name.rpartition(".")[0]
@@ -211,11 +220,11 @@ class Looking:
                             f"{', '.join(near)}")
         for name in reversed(self.edited):
             if name in self.waiting:
-                more = run(np.zeros_like(dlogits), self.edited[name])
+                more = run(np.zeros_like(dlogits), name)
                 grads = {each: grads[each] + gradient for each, gradient in more.items()}
-        for name in self.add:
-            vector = self.edited[name].vector
-            grads[name] = summed_to(self.gradients[name], vector.shape).astype(vector.dtype)
+        for name, vector in self.add.items():
+            gradient = summed_to(self.activations.grads[name], vector.shape)
+            grads[name] = gradient.astype(vector.dtype)
         return grads
 
     def inside(self, prefix, function):
@@ -252,83 +261,64 @@ class Looking:
 
     def changed(self, name, old):
         """Return the `Change` of an array. Raises UserError for one that does not fit."""
-        new, undo, vector = old, None, None
+        new, undo = old, lambda gradient: gradient
         if name in self.edit:
             new = users(self.edit[name], old.copy())
-            if isinstance(new, tuple):
-                right = len(new) == 2 and callable(new[1])
-                require(f"the edited {name}", new, right, "an array, or a pair (array, backward)")
-                new, undo = new
+            is_pair = isinstance(new, tuple)
+            right = not is_pair or len(new) == 2 and callable(new[1])
+            require(f"the edited {name}", new, right, "an array, or a pair (array, backward)")
+            new, own = new if is_pair else (new, None)
             new = fitting(f"the edited {name}", new, old)
             constant = (new != old).any(axis=-1, keepdims=True)
-            undo = undo or (lambda gradient: np.where(constant, 0.0, gradient))
+            undo = own or (lambda gradient: np.where(constant, 0.0, gradient))
         if name in self.add:
-            vector = library_of(old).asarray(self.add[name])
-            sizes = zip(reversed(vector.shape), reversed(old.shape), strict=False)
-            right = vector.ndim <= old.ndim and all(one in (1, other) for one, other in sizes)
-            right = right and vector.dtype.kind == "f"
-            require(f"add[{shown(name)}]", f"{vector.shape} {vector.dtype}", right,
+            xp = library_of(old)
+            called = f"add[{shown(name)}]"
+            vector = self.add[name] = xp.asarray(self.add[name])
+            try:
+                right = np.broadcast_shapes(vector.shape, old.shape) == old.shape
+            except ValueError:
+                right = False
+            require(called, f"{vector.shape} {vector.dtype}", right and vector.dtype.kind == "f",
                     f"floats of a shape that broadcasts to {old.shape}")
-            new = new + as_floats(f"add[{shown(name)}]", vector, old.dtype, library_of(old))
-        return Change(old, new, undo or (lambda gradient: gradient), vector)
+            new = new + as_floats(called, vector, old.dtype, xp)
+        return Change(old, new, undo)
 
     def graded(self, name, value):
         """Record a gradient that a backward assigned; return what passes on to the unchanged array.
 
-        Any other array that the backward reads or recomputes is `recalled`.
+        That is 0 until the gradient of the new array is complete: one that its layer's backward
+        reads waits for a backward of its own, with the old array, and so does what comes before it
+        in the forward. An array that the backward computes again is the one that it may read.
         """
         variable = self.prefix + name[1:]
         if name[0] != "d" or variable not in self.made:
-            return self.recalled(self.prefix + name, value)
+            return self.now.get(self.prefix + name, value)
         if variable in self.undone:             # a caller's name for the same gradient
             return value
         self.undone.add(variable)
-        if self.keep:
-            grads = self.activations.grads
+        grads = self.activations.grads
+        if self.keep or variable in self.edited:
             grads[variable] = grads.get(variable, 0.0) + value
-        return self.passed_on(variable, value) if variable in self.edited else value
+        if variable not in self.waiting:        # not edited, or it has passed: then this is 0
+            return value
+        later = self.waiting[self.waiting.index(variable):]
+        if self.read.intersection(later) - {self.through}:
+            return np.zeros_like(value)
+        self.waiting.remove(variable)
+        old = users(self.edited[variable].undo, grads[variable].copy())
+        return fitting(f"the gradient that the edit of {variable} returns", old, value)
 
-    def held(self, result):
-        """Note the changed arrays that the cache of their own layer holds.
-
-        result: what its forward returns, y and a cache.
-        """
-        cache = result[-1] if type(result) is tuple else result
-        arrays = cache if type(cache) is tuple else (cache,)
-        for name, change in self.edited.items():
-            is_own = name.rpartition(".")[0] == self.prefix[:-1]
-            if is_own and any(each is change.new for each in arrays):
-                self.read.add(name)
-
-    def recalled(self, name, value):
-        """Return an array that a backward reads, or a cache of arrays, with changed ones.
-
-        Those are the new ones, but the old one in the backward of its own.
-        """
+    def recalled(self, value):
+        """Return what a backward is given, perhaps a cache, with the arrays that it may read."""
         if type(value) is tuple:
-            return tuple(each if type(each) is tuple else self.recalled("", each) for each in value)
-        same = [change for change in self.edited.values() if value is change.new]
-        for change in [self.edited[name]] if name in self.edited else same:
-            return change.old if change is self.through else change.new
+            return tuple(each if type(each) is tuple else self.recalled(each) for each in value)
+        for name, change in self.edited.items():
+            if value is change.new:
+                if name.rpartition(".")[0] == self.prefix[:-1]:
+                    self.read.add(name)
+                return self.now.get(name, value)
         return value
-
-    def passed_on(self, name, gradient):
-        """Return the gradient of the old array; 0 until that of the new one is complete.
-
-        An array that its layer's backward reads waits for a backward of its own, with the old one,
-        and what comes before a waiting one in the forward waits, too.
-        """
-        if name in self.passed:
-            return np.zeros_like(gradient)
-        self.gradients[name] = gradient = self.gradients.get(name, 0.0) + gradient
-        last = max([*self.waiting, name], key=[*self.edited].index)
-        if name != last or name in self.read and self.edited[name] is not self.through:
-            self.waiting.add(name)
-            return np.zeros_like(gradient)
-        self.waiting.discard(name)
-        self.passed.add(name)
-        old = users(self.edited[name].undo, gradient.copy())
-        return fitting(f"the gradient that the edit of {name} returns", old, gradient)
 
 
 def users(function, array):
@@ -345,9 +335,9 @@ def fitting(name, value, like):
 
     Raises UserError for another shape than that of `like`.
     """
-    value = library_of(like).asarray(value)
-    require(f"the shape of {name}", value.shape, value.shape == like.shape, str(like.shape))
-    return as_floats(name, value, like.dtype, library_of(like)).copy()
+    new = as_floats(name, value, like.dtype, library_of(like))
+    require(f"the shape of {name}", new.shape, new.shape == like.shape, str(like.shape))
+    return new.copy()
 
 
 def summed_to(array, shape):

@@ -63,7 +63,7 @@ class Reader:
     """
 
     def __init__(self, config, cache):
-        check_continuing(config, sizes=(1, 2))
+        check_continuing(config, ends=(1, 3))
         self._config, self._cache = config, cache
 
     @property

@@ -22,7 +22,8 @@ def trial(config, dtype=np.float32, rng=None, B=2, T=3):
     The numbers are random, of unit scale. Nothing can be written to x, dx_out and p, because
     others need what they hold. rng: by default always the same; T: at most block_size.
     """
-    rng, T = rng or np.random.default_rng(0), min(T, config.block_size)
+    rng = rng or np.random.default_rng(0)
+    T = min(T, config.block_size)
     x, dx_out = rng.standard_normal((2, B, T, config.n_embd), dtype)
     facts = config.block.parameters_of(config).items()
     p = {}
@@ -45,7 +46,8 @@ def tried(config, ops=layers, by=lambda function: function, texts=(slice(2),)):
     block = config.with_block().block
 
     def run(x, dx_out, p):
-        masks, results = BlockMasks(), []
+        masks = BlockMasks()
+        results = []
         ran = [block.forward(x[part], p, config, 0, mask, masks, ops) for part in texts]
         for part, (x_out, cache) in zip(texts, ran, strict=True):
             dx, dp = block.backward(dx_out[part], cache, ops)
@@ -89,7 +91,8 @@ def mixes_texts(config):
     """Return whether the results for a text of a batch depend on the other texts."""
     if config.block == GPT2:
         return False
-    (whole,), (one, two) = tried(config), tried(config, texts=ALONE)
+    (whole,) = tried(config)
+    (one, two) = tried(config, texts=ALONE)
     with np.errstate(all="ignore"):
         alone = {name: one[name] + two[name] for name in whole}
     for name in ("x_out", "dx"):
@@ -97,40 +100,48 @@ def mixes_texts(config):
     return differing(whole, alone) != []
 
 
-def check_continuing(config, sizes=(1, 1, 1)):
+def check_continuing(config, ends=(1, 2, 3)):
     """Raise UserError unless reading part by part, with cached keys, equals reading all at once.
 
-    sizes: the number of tokens in each part.
+    ends: the number of tokens after each part.
     """
     if config.block == GPT2:
         return
     x, _, p, mask = trial(config)
-    kept, H, D = [], config.n_head, config.head_size
+    kept = []
+    T = x.shape[1]
+    H = config.n_head
+    D = config.head_size
 
     def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
         kept.append((k, v))
         k, v = (np.concatenate(each, axis=2) for each in zip(*kept, strict=True))
         return layers.attention_forward(q, k, v, scale, mask)
 
-    ops, rows = SimpleNamespace(**{**vars(layers), "attention_forward": attention_forward}), []
+    def run(ops, begin, end, **where):
+        at = config.at(**where)
+        seen = mask[begin:end, :end]
+        return at.block.forward(x[:, begin:end], p, config, 0, seen, BlockMasks(), ops)[0]
+
+    ops = SimpleNamespace(**{**vars(layers), "attention_forward": attention_forward})
+    rows = []
+    where = places(x)
+    once = True
+    begin = 0
     with config.block.blamed(), np.errstate(all="ignore"):
-        at = config.at(**places(x))
-        whole, _ = at.block.forward(x, p, config, 0, mask, BlockMasks(), layers)
+        whole = run(layers, 0, T, **where)
     with config.block.blamed(" for a token that continues a text"), np.errstate(all="ignore"):
-        ends = sorted({*np.cumsum(sizes).clip(max=x.shape[1])})
-        for begin, end in itertools.pairwise([0, *ends]):
-            part, distances = slice(begin, end), places(x)["distances"]
-            positions = np.arange(begin, end)[None].repeat(2, axis=0)
-            at = config.at(positions=positions, distances=distances[..., part, :end])
-            seen = mask[part, :end]
-            rows.append(at.block.forward(x[:, part], p, config, 0, seen, BlockMasks(), ops)[0])
-            if len(kept) not in (0, len(rows)):
+        for end in sorted({min(end, T) for end in ends}):
+            positions = where["positions"].repeat(2, axis=0)[:, begin:end]
+            distances = where["distances"][..., begin:end, :end]
+            rows.append(run(ops, begin, end, positions=positions, distances=distances))
+            made = kept[len(rows) - 1:]
+            shape = (2, H, end - begin, D)
+            once = once and len(kept) in (0, len(rows)) and all(
+                each.shape == shape for pair in made for each in pair)
+            if not once:
                 break
-    once = len(kept) in (0, len(rows)) and all(
-        each.shape == (2, H, len(row[0]), D)
-        for pair, row in zip(kept, rows, strict=False)
-        for each in pair
-    )
+            begin = end
     if not once or abs(np.concatenate(rows, axis=1) - whole).max() > 1e-3 * abs(whole).max():
         raise UserError(
             f"{config.block} cannot continue texts: token by token it computes something else "

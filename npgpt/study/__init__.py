@@ -54,8 +54,12 @@ class Check:
     """The verdict on a backward: `right`, and `report` with all that was found."""
 
     def __init__(self, title: str, exercise: Exercise, solution: Solution, report: Report, folder: Path | None):
-        self.title, self.exercise, self.solution, self.report = title, exercise, solution, report
-        self.folder, self.not_saved = folder, Progress(None)
+        self.title = title
+        self.exercise = exercise
+        self.solution = solution
+        self.report = report
+        self.folder = folder
+        self.not_saved = Progress(None)
 
     @property
     def right(self) -> bool:
@@ -77,10 +81,10 @@ class Check:
         if not found:
             raise UserError(f"no line computes a gradient called {name} yet")
         _, given, right = min(found, key=lambda each: each[0])
-        arrays = {"yours": np.asarray(given), "true": np.asarray(right)}
-        return Arrays(
-            arrays | ({"difference": given - right} if np.shape(given) == np.shape(right) else {})
-        )
+        arrays = Arrays(yours=np.asarray(given), true=np.asarray(right))
+        if np.shape(given) == np.shape(right):
+            arrays["difference"] = given - right
+        return arrays
 
     def hint(self) -> str:
         """Return a hint on the first line that is wrong, or still to be written; one more at each call.
@@ -120,15 +124,15 @@ def check(layer: str, backward: Callable, seed: int | None = None, level: int | 
         folder.mkdir(parents=True, exist_ok=True)
         Progress(folder).tried(step.name, report.right)
     exercise = Exercise(layer, step.what, Path(name), text)
-    checked = Check(f"{name}, a backward of {layer}", exercise, solution, report, folder)
-    return told(checked)
+    return told(Check(f"{name}, a backward of {layer}", exercise, solution, report, folder))
 
 
 class Verified:
     """What `verify` found: `right`; `lines`, a `LineCheck` for each variable; `remark`: why it is float64, or ""."""
 
     def __init__(self, lines: list[LineCheck], remark: str):
-        self.lines, self.remark = lines, remark
+        self.lines = lines
+        self.remark = remark
 
     @property
     def right(self) -> bool:
@@ -163,8 +167,7 @@ def verify(forward: Callable, backward: Callable | None = None, *, constants: di
         inputs=arrays,
         constants=others | (constants or {}),
     )
-    found = Verified(*best_check(pair))
-    return told(found)
+    return told(Verified(*best_check(pair)))
 
 
 def check_block(block: Any, config: GPTConfig | None = None, seed: int | None = None) -> GradCheck:
@@ -185,7 +188,7 @@ def check_block(block: Any, config: GPTConfig | None = None, seed: int | None = 
     >>> npgpt.study.check_block("my_block.py").right
     """
     require("block", block, block is not None, "a file, a module or an object")
-    return told(block_gradients(read_block(block), config, new_seed() if seed is None else seed))
+    return told(block_gradients(read_block(block), config, seed))
 
 
 def check_grads(model: GPT, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None,
@@ -202,7 +205,7 @@ def check_grads(model: GPT, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike 
 
     >>> npgpt.study.check_grads(GPT(config, block=MyBlock()), idx, targets).wrong
     """
-    return told(model_gradients(model, idx, targets, mask, new_seed() if seed is None else seed))
+    return told(model_gradients(model, idx, targets, mask, seed))
 
 
 def told(found):

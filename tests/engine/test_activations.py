@@ -42,7 +42,7 @@ class OnTorch(Looking):
             kind, before = type(value), value.detach().as_subclass(torch.Tensor).numpy()
             new = self.edit[name](before.copy())
             changed = torch.tensor((new != before).any(-1, keepdims=True))
-            self.edited[name] = Change(before, new, None, None)
+            self.edited[name] = Change(before, new, None)
             value = torch.where(changed, torch.tensor(new).requires_grad_(), value.as_subclass(torch.Tensor))
             value = value.as_subclass(kind)
         elif name in self.activations:

@@ -53,7 +53,7 @@ class Hooked(OnTorch):
         if full in self.hooks and full not in self.edited:
             plain = value.as_subclass(torch.Tensor)
             value = self.hooks[full](plain).as_subclass(type(value))
-            self.edited[full] = Change(plain, value, None, None)
+            self.edited[full] = Change(plain, value, None)
         return super().seen(name, value)
 
 

@@ -18,7 +18,7 @@ from npgpt.study.gradcheck.digits import rounded
 from npgpt.study.gradcheck.measure import Along, exact, truth, upstream
 from npgpt.study.gradcheck.source import last_return, read_source
 from npgpt.study.gradcheck.trace import Assignment, Recorded, is_exact, is_floating
-from npgpt.study.lessons.lesson import map_arrays
+from npgpt.study.lessons.lesson import as_tuple, map_arrays
 
 TOLERANCE = 1e-7    # largest error relative to the gradient's largest value, in float64
 ROUNDED = 1e-15     # the same with 60 digits: a rounded constant of the code, such as 3.0 * 0.044715, costs 1e-16
@@ -64,13 +64,15 @@ def check_lesson(lesson, known=None):
     dy, cache = map_arrays(np.copy, (known.dy, known.cache))        # a wrong backward may write to them
     backward = Recorded(lesson.backward)
     result = lesson.run_backward(dy, cache, backward.function)
-    forward_source, source = read_source(lesson.forward), read_source(lesson.backward)
+    forward_source = read_source(lesson.forward)
+    source = read_source(lesson.backward)
     record = backward.record + filled(backward, source)
     named_by_results(record, known, lesson, source)
-    checks, tolerance = [], ROUNDED if any(map(is_exact, lesson.inputs.values())) else TOLERANCE
+    checks = []
+    tolerance = ROUNDED if any(map(is_exact, lesson.inputs.values())) else TOLERANCE
 
     def add(name, line, value, true, gradient=None, backward_line=None, verdict=None, through=None):
-        relative = None if gradient is None or true is None else relative_error(gradient, true)
+        relative = None if gradient is None else relative_error(gradient, true)
         verdict = verdict or (OK if relative is not None and relative <= tolerance else WRONG)
         statement = forward_source.statement_at(line)
         back = source.statement_at(backward_line) if backward_line else None
@@ -81,16 +83,19 @@ def check_lesson(lesson, known=None):
             through))
 
     for name, value in lesson.inputs.items():
-        true, gradient = known.inputs[name], result.get(f"d{name}")
+        true = known.inputs[name]
+        gradient = result.get(f"d{name}")
         if gradient is None and name in lesson.may_be_frozen:
             add(name, forward_source.first, value, true, verdict=NO_GRADIENT)
             continue
         add(name, forward_source.first, value, true, gradient,
             gradient_line(source, record, name, true, gradient, lesson.results))
     right = all(each.verdict in (OK, NO_GRADIENT) for each in checks)
-    found, previous = matched_by_value(known, record, tolerance), next(iter(lesson.inputs))
-    for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
-        name, made = variable.name, found.get(i)
+    previous = next(iter(lesson.inputs))
+    for variable in known.variables:
+        name = variable.name
+        true = variable.true
+        made = best_value(record, name, true, tolerance)
         assigned = name, variable.line, variable.value
         if true is None or made is None and name not in lesson.skipped and is_zero(true):
             add(*assigned, None, verdict=CONSTANT)
@@ -132,14 +137,14 @@ def filled(recorded, source):
     All lines that assign their names come before those that fill them.
     """
     return [Assignment(source.name, line, name, np.array(recorded.last[name]))
-            for name, line in source.filled.items() if name in recorded.last
-            and all(each.first < line for each in source.statements if name in each.targets)]
+            for name, line in source.filled.items()
+            if name in recorded.last and max(assigning(source, [name]), default=0) < line]
 
 
 def named_by_results(record, known, lesson, source):
     """Rename the backward's arguments in a record after the forward's results: `dout` to `dy` if it returns y."""
     names = [f"d{name}" for name in returned(read_source(lesson.forward))]
-    given = names[:len(known.dy) if isinstance(known.dy, tuple) else 1]
+    given = names[:len(as_tuple(known.dy))]
     for i, name in enumerate(given[:len(record)]):
         if name.isidentifier() and not lesson.is_one_function and record[i].line == source.first:
             record[i] = dataclasses.replace(record[i], name=name)
@@ -168,18 +173,14 @@ def matched(variables, record):
     return found
 
 
-def matched_by_value(known, record, tolerance):
-    """Map the index of a variable to the last right value of its gradient.
+def best_value(record, name, true, tolerance):
+    """Return the assignment of the last right value of a gradient; if none is right, the last.
 
-    If none is right, it is the last value.
+    None if the backward assigns none.
     """
-    found = {}
-    for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
-        made = [each for each in record if each.name == f"d{variable.name}"]
-        if made and true is not None:
-            right = [each for each in made if relative_error(each.value, true) <= tolerance]
-            found[i] = (right or made)[-1]
-    return found
+    made = [each for each in record if each.name == f"d{name}"]
+    right = [each for each in made if relative_error(each.value, true) <= tolerance]
+    return (right or made or [None])[-1]
 
 
 def gradient_line(source, record, name, true, gradient, results):
@@ -189,11 +190,10 @@ def gradient_line(source, record, name, true, gradient, results):
     `return`. results: of the lesson, in the order of the `return`, because there a gradient may have any name or none.
     """
     names = gradient_names(name)
-    if not {*names} & {*source.filled, *(target for each in source.statements for target in each.targets)}:
+    if not assigning(source, names) and source.filled.keys().isdisjoint(names):
         names += [dict(zip(results, returned(source), strict=False)).get(name)]
-    filled = max([source.filled[each] for each in names if each in source.filled], default=None)
-    if filled:              # and perhaps scaled later, `dx /= count`
-        filled = max([filled, *(each.first for each in source.statements if not {*names}.isdisjoint(each.targets))])
+    filled = [line for each, line in source.filled.items() if each in names]
+    filled = filled and max(filled + assigning(source, names))  # perhaps scaled later, `dx /= n`
     made = next((each for each in reversed(record) if each.name in names), None)
     if filled or made is None:
         line = filled or named_line(source, name, names)
@@ -215,8 +215,12 @@ def gradient_names(name):
 def named_line(source, name, names=None):
     """Return the line of a backward that assigns the gradient of `name`, called one of `names`; else the `def`."""
     names = names or gradient_names(name)
-    return next((each.first for each in source.statements if not {*names}.isdisjoint(each.targets)),
-                tree_line(source, name) or source.first)
+    return next(iter(assigning(source, names)), tree_line(source, name) or source.first)
+
+
+def assigning(source, names):
+    """Return the lines of the statements that assign one of these names."""
+    return [each.first for each in source.statements if not {*names}.isdisjoint(each.targets)]
 
 
 def tree_line(source, name):

@@ -26,7 +26,8 @@ class StandIn:
         return exactly(getattr(self.original, name))
 
     def __call__(self, *arguments, **named):
-        function, name = self.original, getattr(self.original, "__name__", "").replace("arc", "a")
+        function = self.original
+        name = getattr(self.original, "__name__", "").replace("arc", "a")
         if name in UFUNCS and any(map(is_exact, arguments)):       # math.sqrt(2.0) is the code's constant
             function = np.frompyfunc(getattr(mp_context(), name), len(arguments), 1)
         return wide(function(*arguments, **named))
@@ -49,8 +50,10 @@ def mp_context():
             raise AttributeError(name)
         return getattr(np.array(value, dtype=object), name)
 
-    context.mpf.__float__, context.mpf.__getattr__ = refuse, as_array
-    context.log2, context.expit = lambda x: context.log(x, 2), lambda x: 1 / (1 + context.exp(-x))
+    context.mpf.__float__ = refuse
+    context.mpf.__getattr__ = as_array
+    context.log2 = lambda x: context.log(x, 2)
+    context.expit = lambda x: 1 / (1 + context.exp(-x))
     context.logaddexp = lambda x, y: context.log(context.exp(x) + context.exp(y))
     return context
 
@@ -63,10 +66,11 @@ def as_mpf(value):
 
 def wide(value):
     """Convert a float, or an array of floats, to mpmath's numbers, exactly; return anything else unchanged."""
+    widened = np.frompyfunc(as_mpf, 1, 1)
     kind = value.dtype.kind if isinstance(value, np.ndarray) else "f" if isinstance(value, float | np.floating) else ""
     if kind == "O" and not all(hasattr(each, "_mpf_") for each in value.flat):
-        value[...] = np.frompyfunc(as_mpf, 1, 1)(value)         # in place: it may be a view
-    return np.frompyfunc(as_mpf, 1, 1)(value) if kind == "f" else value
+        value[...] = widened(value)         # in place: it may be a view
+    return widened(value) if kind == "f" else value
 
 
 def is_exact(value):
@@ -96,15 +100,18 @@ def exactly(value, known=None):
         raise TypeError("a function that draws random numbers cannot be checked")
     if home.split(".")[0] in ("numpy", "scipy", "math") and (isinstance(value, ModuleType) or callable(value)):
         return StandIn(value)
-    if not isinstance(value, FunctionType) or id(value) in known:
-        return known.get(id(value), value)
-    old, codes = value.__globals__, [value.__code__]
+    key = id(value)
+    if not isinstance(value, FunctionType) or key in known:
+        return known.get(key, value)
+    old = value.__globals__
+    codes = [value.__code__]
     builtin = {"float": mp_context().mpf, "isinstance": lambda value, kind: isinstance(wide(value), kind),
                "__import__": lambda *names: exactly(builtins.__import__(*names))}
     new = known.setdefault(id(old), old | {"__builtins__": vars(builtins) | builtin})
-    known[id(value)] = FunctionType(value.__code__, new, value.__name__, value.__defaults__, value.__closure__)
-    known[id(value)].__kwdefaults__ = value.__kwdefaults__
+    facts = value.__name__, value.__defaults__, value.__closure__
+    known[key] = FunctionType(value.__code__, new, *facts)
+    known[key].__kwdefaults__ = value.__kwdefaults__
     for code in codes:
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
         new |= {name: exactly(old[name], known) for name in {*code.co_names} & old.keys()}
-    return known[id(value)]
+    return known[key]

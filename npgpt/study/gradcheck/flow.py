@@ -24,12 +24,14 @@ class Flow:
         source = read_source(forward)
         self.code = {i: re.sub(r"(^|\s+)#.*", "", text).strip() for i, text in enumerate(source.lines, source.first)}
         arguments, given = ([*inspect.signature(each).parameters] for each in (forward, backward))
-        self.forward, self.backward = map(statements_read, (forward, backward))
+        self.forward = statements_read(forward)
+        self.backward = statements_read(backward)
         self.known = {*arguments}.union(*(changes | reads for _, changes, reads in self.forward))
         self.upstream = {name: reads for name in given[:1] for _, _, reads in self.forward[-1:]}    # what it returns
         # An argument that gets no gradient is a constant, such as a mask, even if it is changed first.
         flows = self.known.difference(arguments).union(*(self.variables(changes) for _, changes, _ in self.backward))
-        now, self.links = {}, []        # the versions that each statement of the forward reads and makes
+        now = {}
+        self.links = []         # the versions that each statement of the forward reads and makes
         for i, (_, changes, reads) in enumerate(self.forward):
             self.links.append(({(name, now.get(name, -1)) for name in reads & flows}, {(name, i) for name in changes}))
             now |= dict.fromkeys(changes, i)
@@ -59,7 +61,8 @@ class Flow:
 
     def found_shares(self):
         """Return [(number of a backward statement, numbers of forward statements that it undoes), …]."""
-        found, inside = [], {}                                  # inside: a helper -> the gradients in it
+        found = []
+        inside = {}                                             # a helper -> the gradients in it
         at = dict.fromkeys(self.known, len(self.forward))       # the last version with a gradient
         for number, (_, changes, reads) in enumerate(self.backward):
             read = {name for each in reads for name in inside.get(each, {each})}
@@ -115,7 +118,8 @@ def changed(statement):
 
 def names_read(node):
     """Return the names whose values a statement or an expression reads; `x.shape` and `len(x)` do not read x."""
-    found, parts = set(), ast.iter_child_nodes(node)
+    found = set()
+    parts = ast.iter_child_nodes(node)
     match node:
         case (ast.Name(ctx=ast.Store()) | ast.Attribute(attr="shape" | "dtype" | "size") | ast.keyword(arg="like")
               | ast.Call(func=ast.Name("len") | ast.Attribute(attr="full_like" | "zeros_like" | "ones_like"))):

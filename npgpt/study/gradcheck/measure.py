@@ -15,25 +15,11 @@ from npgpt.engine.watch import watched
 from npgpt.study.gradcheck.digits import exactly, mp_context, wide
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import Recorded, is_exact, is_floating
+from npgpt.study.lessons.lesson import as_tuple
 
 STEP = 2e-4         # of the differences: errors of order STEP^4 and 1e-16 / STEP, below 1e-10
 ROUNDING = 1e-10    # of the differences: a smaller gradient is zero
 SMALL_STEP = "1e-20"    # with 60 digits: errors of order 1e-40
-
-
-@dataclasses.dataclass
-class Variable:
-    """An assignment of v in a forward.
-
-    number: among all its assignments of floating arrays.
-    constant: whether it does not depend on the inputs.
-    """
-
-    name: str
-    line: int
-    number: int
-    value: np.ndarray
-    constant: bool
 
 
 @dataclasses.dataclass
@@ -45,11 +31,27 @@ class Along:
 
 
 @dataclasses.dataclass
+class Variable:
+    """An assignment of v in a forward.
+
+    number: among all its assignments of floating arrays.
+    constant: whether it does not depend on the inputs.
+    true: its gradient, None for a constant, and if none was measured.
+    """
+
+    name: str
+    line: int
+    number: int
+    value: np.ndarray
+    constant: bool
+    true: np.ndarray | Along | None = None
+
+
+@dataclasses.dataclass
 class Truth:
-    """A lesson's true gradients: of the forward's variables in order, None for constants, and of the inputs by name."""
+    """A lesson's true gradients: of the forward's variables in order, and of the inputs by name."""
 
     variables: list[Variable]
-    gradients: list[np.ndarray | Along | None]
     inputs: dict[str, np.ndarray | Along]
     dy: np.ndarray | tuple[np.ndarray, ...]
     cache: object
@@ -62,7 +64,8 @@ def exact(lesson):
     if lesson.is_composite:
         functions["ops"] = table(**{name: exactly(getattr(layers, name), known) for name in layers.__all__})
     # mpmath is imported here: within a ufunc of `wide` that would be a floating-point warning
-    forward, backward = exactly(lesson.forward, known), exactly(lesson.backward, known)
+    forward = exactly(lesson.forward, known)
+    backward = exactly(lesson.backward, known)
     widened = lesson.mapped(wide)
     return dataclasses.replace(widened, forward=forward, backward=backward, constants=widened.constants | functions)
 
@@ -71,9 +74,11 @@ def truth(lesson):
     """Measure the gradients of all inputs and floating intermediates of a lesson's forward by central differences."""
     y, cache, variables = traced_forward(lesson)
     dy = upstream(lesson, y)
-    gradients = [None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables]
+    for each in variables:
+        if not each.constant:
+            each.true = intermediate_gradient(lesson, each, dy)
     inputs = {name: input_gradient(lesson, name, dy) for name in lesson.inputs}
-    return Truth(variables, gradients, inputs, dy, cache)
+    return Truth(variables, inputs, dy, cache)
 
 
 def upstream(lesson, y, seed=0):
@@ -91,8 +96,8 @@ def upstream(lesson, y, seed=0):
 
 def weighted_sum(dy, y):
     """Return sum(dy * y), over all results."""
-    return sum((each * result).sum() for each, result in zip(dy, y, strict=True)) if isinstance(y, tuple) else (
-        dy * y).sum()
+    pairs = zip(as_tuple(dy), as_tuple(y), strict=True)
+    return sum((each * result).sum() for each, result in pairs)
 
 
 def traced_forward(lesson):
@@ -100,9 +105,11 @@ def traced_forward(lesson):
 
     Arrays that are filled in parts are left out.
     """
-    rng, source = np.random.default_rng(6), read_source(lesson.forward)
+    rng = np.random.default_rng(6)
+    source = read_source(lesson.forward)
     moved = {name: value + rng.standard_normal(value.shape) for name, value in lesson.inputs.items()}
-    forward, other = Recorded(lesson.forward), Recorded(lesson.forward)
+    forward = Recorded(lesson.forward)
+    other = Recorded(lesson.forward)
     y, cache = lesson.run_forward(lesson.inputs, forward.function)
     lesson.run_forward(moved, other.function)
     left_out = {*source.filled}
@@ -118,7 +125,8 @@ def traced_forward(lesson):
 
 def intermediate_gradient(lesson, variable, dy, at=None):
     """Measure d(sum(dy * y)) / d(variable): an array of its shape, or the entry at one index."""
-    change, left = None, 0          # left: how many assignments come before the perturbed one
+    change = None
+    left = 0            # how many assignments come before the perturbed one
 
     def probe(line, name, value):
         nonlocal left
@@ -131,7 +139,8 @@ def intermediate_gradient(lesson, variable, dy, at=None):
 
     def output(moved_by):
         nonlocal change, left
-        change, left = moved_by, variable.number
+        change = moved_by
+        left = variable.number
         return weighted_sum(dy, lesson.run_forward(lesson.inputs, forward)[0])
 
     return differences(output, variable.value, at)
@@ -148,12 +157,14 @@ def input_gradient(lesson, name, dy, at=None):
 
 def differences(output, value, at):
     """Measure the gradient of output(change) at 0: all entries, or that at an index; in float64 to fourth order."""
+    shape = np.shape(value)
     if is_exact(value):
-        direction, step = wide(np.random.default_rng(8).standard_normal(np.shape(value))), mp_context().mpf(SMALL_STEP)
+        direction = wide(np.random.default_rng(8).standard_normal(shape))
+        step = mp_context().mpf(SMALL_STEP)
         return Along(direction, (output(step * direction) - output(-step * direction)) / (2 * step))
-    gradient = np.empty(np.shape(value))
-    for index in np.ndindex(np.shape(value)) if at is None else [at]:
-        direction = np.zeros(np.shape(value))
+    gradient = np.empty(shape)
+    for index in np.ndindex(shape) if at is None else [at]:
+        direction = np.zeros(shape)
         direction[index] = 1.0
         gradient[index] = derivative(output, direction, STEP)
     if at is not None:
@@ -163,6 +174,7 @@ def differences(output, value, at):
 
 def derivative(output, direction, step):
     """Measure the derivative of output(change) at 0 along a direction, to fourth order."""
-    near, far = step * direction, 2.0 * step * direction
+    near = step * direction
+    far = 2.0 * step * direction
     change = 8.0 * (output(near) - output(-near)) - (output(far) - output(-far))
     return change / (12.0 * step)

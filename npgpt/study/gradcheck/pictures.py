@@ -22,13 +22,15 @@ class Arrays(dict[str, np.ndarray]):
             from matplotlib.figure import Figure
         except ImportError:
             return None
-        figure, data = Figure(dpi=110, layout="constrained"), io.BytesIO()
+        figure = Figure(dpi=110, layout="constrained")
+        data = io.BytesIO()
         self.draw(figure)
         figure.savefig(data, format="png")
         return data.getvalue()
 
     def draw(self, figure: Any) -> None:
-        n_rows, n_columns = -(-len(self) // COLUMNS), min(COLUMNS, len(self))
+        n_rows = -(-len(self) // COLUMNS)
+        n_columns = min(COLUMNS, len(self))
         figure.set_size_inches(3.2 * n_columns, 2.2 * n_rows)
         panels = figure.subplots(n_rows, n_columns, squeeze=False).flat
         for axes, (name, array) in zip(panels, self.items(), strict=False):

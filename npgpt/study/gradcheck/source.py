@@ -38,7 +38,8 @@ class Source:
 @functools.cache
 def read_source(function):
     """Return the `Source` of a function."""
-    (lines, first), tree = inspect.getsourcelines(function), parsed(function)
+    (lines, first) = inspect.getsourcelines(function)
+    tree = parsed(function)
     statements = [Statement(node.lineno, node.end_lineno, assigned_names(node), ast.unparse(node))
                   for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr
                                                            | ast.Return)

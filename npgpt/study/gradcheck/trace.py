@@ -38,7 +38,10 @@ class Recorded:
     """
 
     def __init__(self, function, keep=is_floating, tree=None):
-        self.name, self.keep, self.record, self.last = function.__name__, keep, [], {}
+        self.name = function.__name__
+        self.keep = keep
+        self.record = []
+        self.last = {}
         self.function = watched(function, self.watch, tree)
 
     def watch(self, line, name, value):

@@ -13,6 +13,7 @@ from npgpt.study.gradcheck.check import gradient_names
 from npgpt.study.gradcheck.measure import intermediate_gradient, traced_forward, upstream
 from npgpt.study.gradcheck.pictures import Arrays
 from npgpt.study.gradcheck.trace import Recorded
+from npgpt.study.lessons.lesson import as_tuple
 from npgpt.study.lessons.random_settings import random_settings
 from npgpt.study.lessons.table import lesson_named
 
@@ -25,26 +26,32 @@ class Case:
     """
 
     def __init__(self, name, setting):
-        self.name, self.setting, self.lesson = name, setting, lesson_named(name, setting)
-        y, self.cache = self.lesson.run_forward(self.lesson.inputs)
+        self.name = name
+        self.setting = setting
+        self.lesson = lesson_named(name, setting)
+        self.forward = self.lesson.forward
+        self.backward = self.lesson.backward
+        self.inputs = self.lesson.inputs
+        y, self.cache = self.lesson.run_forward(self.inputs)
         self.dy = upstream(self.lesson, y, setting.seed)
-        self.results = self.lesson.named(self.lesson.backward(*self.arguments()))
+        self.results = self.lesson.named(self.backward(*self.arguments()))
 
     def arguments(self):
         """Return the arguments of the backward, as new arrays."""
         ops = [self.lesson.constants["ops"]] if self.lesson.is_composite else []
         dy, cache = copy.deepcopy((self.dy, self.cache))
-        return [*(dy if isinstance(dy, tuple) else [dy]), cache, *ops]
+        return [*as_tuple(dy), cache, *ops]
 
     @functools.cached_property
     def intermediates(self):
         """Return (gradients, helpers)."""
         variables = traced_forward(self.lesson)[2]
-        backward = Recorded(self.lesson.backward)
+        backward = Recorded(self.backward)
         backward.function(*self.arguments())
         of_variables = {f"d{each.name}" for each in variables if not each.constant}
-        of_inputs = {each for name in self.lesson.inputs for each in gradient_names(name)}
-        gradients, helpers = {}, {}
+        of_inputs = {each for name in self.inputs for each in gradient_names(name)}
+        gradients = {}
+        helpers = {}
         for each in backward.record:
             if each.name != self.lesson.upstream or self.name == "gpt":
                 kind = gradients if each.name in of_variables | of_inputs else helpers
@@ -57,9 +64,6 @@ class Case:
                     gradients[f"d{each.name}"] = [measured]
         return gradients, helpers
 
-    forward = property(lambda self: self.lesson.forward)
-    backward = property(lambda self: self.lesson.backward)
-    inputs = property(lambda self: self.lesson.inputs)
     gradients = property(lambda self: self.intermediates[0])
     helpers = property(lambda self: self.intermediates[1])
 

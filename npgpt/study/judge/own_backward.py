@@ -111,7 +111,9 @@ def linked(names):
     A backward that calls another by name, such as `mlp_backward(…)`, gets the learner's. The package's modules do not
     change: the file whose functions call others is run a second time.
     """
-    again, functions, instead = run_python(transformer.__file__)[1], {}, {}
+    again = run_python(transformer.__file__)[1]
+    functions = {}
+    instead = {}
     for layer, lesson in LAYERS.items():
         name = lesson.backward.__name__
         functions[name] = instead[id(lesson.backward)] = names.get(layer, {name: lesson.backward} | again)[name]
@@ -126,11 +128,9 @@ class OwnBackwardEngine(ReferenceEngine):
 
     def __init__(self, params, threads, backwards):
         super().__init__(params, threads)
-        self.backwards, self.model_backward, self.ops = (
-            backwards,
-            self.own_backward,
-            table(**backwards.functions),
-        )
+        self.backwards = backwards
+        self.model_backward = self.own_backward
+        self.ops = table(**backwards.functions)
         self.config = params.config.with_block(transformer.block_forward, backwards.functions["block_backward"])
 
     def run(self, idx, targets, rng, count, mask):
@@ -152,7 +152,8 @@ def train(*functions: Callable, steps: int = 100) -> Losses | None:
     step, up to one that is not finite. None, and says why in one line, if a function
     has a `...` still to be written, or fails. Raises UserError for a function that is no backward of a layer in GPT-2.
     """
-    known, given = {LAYERS[name].backward.__name__: LAYERS[name] for name in TRAINED}, {}
+    known = {LAYERS[name].backward.__name__: LAYERS[name] for name in TRAINED}
+    given = {}
     check_whole("steps", steps, 2)
     for each in functions:
         name: str = getattr(each, "__name__", "")

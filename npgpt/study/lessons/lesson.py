@@ -99,7 +99,7 @@ class Lesson:
 
     def named(self, result):
         """Name the results of a backward: arrays, and the leaves of a tree."""
-        result = result if isinstance(result, tuple) else (result,)
+        result = as_tuple(result)
         named = {f"d{name}": gradient for name, gradient in zip(self.results, result, strict=False)}
         return named | (flatten(result[-1], "d") if result and isinstance(result[-1], dict) else {})
 
@@ -107,6 +107,11 @@ class Lesson:
         """Return the lesson with function(array) for each array."""
         return dataclasses.replace(self, inputs=map_arrays(function, self.inputs),
                                    constants=map_arrays(function, self.constants))
+
+
+def as_tuple(value):
+    """Return a tuple as it is, and any other value in one."""
+    return value if isinstance(value, tuple) else (value,)
 
 
 def map_arrays(function, value):

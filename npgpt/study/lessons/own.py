@@ -23,7 +23,7 @@ import numpy as np
 from npgpt.engine.watch import tree_in_file
 from npgpt.errors import UserError
 from npgpt.files import run_python
-from npgpt.study.lessons.lesson import Lesson, map_arrays
+from npgpt.study.lessons.lesson import Lesson, as_tuple, map_arrays
 from npgpt.study.lessons.setting import PLAIN, SIZE, shape_of
 
 PLAIN_SIZES = 4, 5, 6, 3, 7, 8, 9, 2        # of the letters, in the order in which they are named
@@ -54,8 +54,10 @@ class Pair(Lesson):
         return dict(zip(letters, sizes, strict=False))
 
     def at(self, setting=PLAIN):
-        rng, sizes = np.random.default_rng([setting.seed, *self.name.encode()]), self.sizes_at(setting)
-        inputs, constants = {}, dict(self.values)
+        rng = np.random.default_rng([setting.seed, *self.name.encode()])
+        sizes = self.sizes_at(setting)
+        inputs = {}
+        constants = dict(self.values)
         for name, spec in self.shapes.items():
             letters, kind, limits = parts(spec)
             shape = shape_of(letters, sizes)
@@ -80,7 +82,7 @@ class Pair(Lesson):
         if self.is_one_function:
             _, *gradients = self.called(backward, self.inputs)
             return self.named(gradients[0] if isinstance(gradients[0], dict) else gradients)
-        return self.named(backward(*(dy if isinstance(dy, tuple) else (dy,)), cache))
+        return self.named(backward(*as_tuple(dy), cache))
 
     def called(self, function, inputs):
         return function(**map_arrays(np.copy, inputs | self.constants))         # it may write to them
@@ -137,7 +139,8 @@ def read_pairs(path, name=None, given=()):
         raise UserError(f"{path}: there is no pair {name or 'x'}_forward and {name or 'x'}_backward, nor a function "
                         f"{name or 'x_loss'} that returns a loss and its gradients; it has "
                         f"{', '.join(found or functions) or 'no function'}")
-    given, lesson = dict(map(input_of, given)), names.get("LESSON", {})
+    given = dict(map(input_of, given))
+    lesson = names.get("LESSON", {})
     if not isinstance(lesson, dict):
         raise UserError(f"{path}: LESSON must be a dict such as {{'x': 'N D'}}")
     said = lesson | given
@@ -157,7 +160,9 @@ def forward_in(names, name):
 
 def pair_in(path, names, name, inputs):
     """Return a `Pair` of a file. inputs: argument -> shape or value; others have defaults."""
-    forward, shapes, values = forward_in(names, name), {}, {}
+    forward = forward_in(names, name)
+    shapes = {}
+    values = {}
     backward = names.get(f"{name}_backward", forward)
     for each in inspect.signature(forward).parameters.values():
         said = inputs.get(each.name)

@@ -20,11 +20,13 @@ def edited(lesson, edits, path):
     origins[function.lineno - 1] = source.first
     pairs = zip(statements(function), statements(backward_tree(lesson)), strict=True)
     for mine, own in reversed([*pairs]):        # the last first, so that the line numbers above it stay
-        first, its_rows = own.lineno + source.first - 1, slice(mine.lineno - 1, mine.end_lineno)
+        first = own.lineno + source.first - 1
+        its_rows = slice(mine.lineno - 1, mine.end_lineno)
         new = rows[its_rows]
         if first in edits:
             new = textwrap.indent(textwrap.dedent(edits[first].strip("\n")), " " * mine.col_offset).split("\n")
-        rows[its_rows], origins[its_rows] = new, [first] * len(new)
+        rows[its_rows] = new
+        origins[its_rows] = [first] * len(new)
     return "\n".join(rows), {i: line for i, line in enumerate(origins, 1) if line}
 
 
@@ -40,7 +42,8 @@ def levels_on_path(lesson):
 
 def typed_statements(lesson):
     """Return {"b57": {…}} for each statement of a backward: its text, its left side, the lowest level that asks it."""
-    source, found = read_source(lesson.backward), {}
+    source = read_source(lesson.backward)
+    found = {}
     asked = {level: [each.lineno for each in left_out(lesson, level) if not is_given(each)]
              for level in levels_on_path(lesson)}
     for node in left_out(lesson, 3):        # all statements

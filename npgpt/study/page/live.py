@@ -30,8 +30,11 @@ class Live:
 
     def __init__(self, lessons, model, tokenizer, description):
         self.keys = {each.name: each.key for each in lessons}       # the page has the names
-        self.model, self.tokenizer, self.description = model, tokenizer, description
-        self.checking, self.reading = threading.Lock(), threading.Lock()    # one check at a time; one use of the model
+        self.model = model
+        self.tokenizer = tokenizer
+        self.description = description
+        self.checking = threading.Lock()        # one check at a time
+        self.reading = threading.Lock()         # one use of the model
         self.actions = {"/check": self.judge_edit, "/text": self.text}
 
     def judge_edit(self, request):
@@ -39,7 +42,8 @@ class Live:
         lesson = lesson_named(self.keys[request["layer"]])
         edits = {int(line[1:]): text for line, text in request["edits"].items()}
         with self.checking, tempfile.TemporaryDirectory() as folder:
-            path, output = Path(folder) / f"{lesson.name}.py", io.StringIO()
+            path = Path(folder) / f"{lesson.name}.py"
+            output = io.StringIO()
             text, own_lines = edited(lesson, edits, path)
             write_atomically(path, text.encode("utf-8", "replace"))
             try:

@@ -66,10 +66,13 @@ def studied_layer(lesson, long_way=None):
     long_way: the name of its section if the backward is the long way, whose lines are not edited.
     lines: section -> line of the backward; data: for the script.
     """
-    known, typed = known_truth(lesson.key), {} if long_way else typed_statements(lesson)
-    name, title = lesson.name, lesson.title
+    known = known_truth(lesson.key)
+    typed = {} if long_way else typed_statements(lesson)
+    name = lesson.name
+    title = lesson.title
     if long_way:
-        name, title = long_way, f"{title}, step by step"
+        name = long_way
+        title = f"{title}, step by step"
     introduction, sections = parse_derivation(read_text(lesson))
     checks = check_lesson(lesson, known=known)
     of_gradients = {each.variable: each.backward_line for each in checks}
@@ -87,9 +90,11 @@ def studied_layer(lesson, long_way=None):
         f"{verified} gradients verified, largest relative error {largest:.1e}")
     lines = {entry["section"]: line for line in sorted(entries, key=lambda line: -int(line[1:]))
              for entry in entries[line] if entry["name"] == f"d{entry['section']}"}     # the first
-    exercise, file = lesson.name, f"{lesson.forward.__module__.replace('.', '/')}.py"
+    exercise = lesson.name
+    file = f"{lesson.forward.__module__.replace('.', '/')}.py"
     if lesson.is_own:
-        exercise, file = shlex.join([str(lesson.file), lesson.name]), lesson.file.name
+        exercise = shlex.join([str(lesson.file), lesson.name])
+        file = lesson.file.name
     data = {
         "name": name,
         "levels": [] if long_way else levels_on_path(lesson),
@@ -130,30 +135,33 @@ def code_units(source, side, entries=None, notes=None, typed=()):
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import PythonLexer
 
+    first = source.first
     html = highlight("\n".join(source.lines), PythonLexer(), HtmlFormatter(nowrap=True))
     html = html.removesuffix("\n").split("\n")
-    doc = [number for number, row in enumerate(html, source.first) if 'class="sd"' in row]
-    header = source.first + beginning(source.lines)[2] - 1
-    ends = {source.first: header} | {each.first: each.last for each in source.statements}     # first line -> last line
-    units, number = [], source.first
-    while number < source.first + len(html):
+    doc = [number for number, row in enumerate(html, first) if 'class="sd"' in row]
+    header = first + beginning(source.lines)[2] - 1
+    # first line -> last line
+    ends = {first: header} | {each.first: each.last for each in source.statements}
+    units = []
+    number = first
+    while number < first + len(html):
         end = doc[-1] if number in doc[:1] else ends.get(number, number)
-        key, question = f"{side}{number}" if number in ends else None, None
+        key = f"{side}{number}" if number in ends else None
+        question = None
         if notes is not None and key in typed:
             names = [entry["name"] for entry in entries.get(key, ())]
             question = question_about(source, number, names, notes)
-        texts = [html[i - source.first].removeprefix("    ") for i in range(number, end + 1)]
+        texts = [html[i - first].removeprefix("    ") for i in range(number, end + 1)]
         texts = [Markup(re.sub(' +(?=<span class="c1">)', "  ", text)) for text in texts]
-        begin = source.lines[number - source.first].lstrip()
+        begin = source.lines[number - first].lstrip()
         if any(texts) and not (side == "b" and begin.startswith("#")):
-            level = typed[key]["level"] if question else None
             units.append(
                 {
                     "lines": [*enumerate(texts, number)],
                     "line": number,
                     "doc": number in doc[:1],
                     "question": question,
-                    "level": level,
+                    "level": typed[key]["level"] if question else None,
                     "key": key,
                     "returns": begin.startswith("return"),
                 }

@@ -101,7 +101,8 @@ def answer_to(lesson, walk, i, line, new):
     """Return the answer to a new statement i; None if the numbers of no returned gradient are
     wrong.
     """
-    known, ran = known_truth(lesson.key), []
+    known = known_truth(lesson.key)
+    ran = []
     after = walk.run(i, {i: new}, ran)
     given = lesson.named(after[RESULT]) if after else {}
     measured = {f"d{name}": true for name, true in known.inputs.items()}
@@ -109,13 +110,14 @@ def answer_to(lesson, walk, i, line, new):
     if not SEEN < max(errors) < np.inf:         # infinite: it failed, or a shape is wrong
         return None
     # Of a variable that is assigned several times, the last gradient is that of the first value.
-    pairs = reversed([*zip(known.variables, known.gradients, strict=True)])
-    measured = {f"d{each.name}": true for each, true in pairs if true is not None} | measured
+    measured = {f"d{each.name}": each.true for each in reversed(known.variables)
+                if each.true is not None} | measured
     below = [each for statement in walk.statements[i:] for each in statements(statement)]
     wrong = [(each.lineno, name) for each in below for name in stored_names(each)
              if differs(after, measured, name) and not differs(walk.after, measured, name)]
     values = [(name, after[name]) for _, name in wrong] + [*given.items()]
-    own, made = key_at(lesson, line), made_at(new, line)
+    own = key_at(lesson, line)
+    made = made_at(new, line)
     names = [name for name in sorted(changed_names(made) - {RESULT})
              if differs(ran[0], walk.before[i + 1], name)]
     said = str(worst_number(values, measured))

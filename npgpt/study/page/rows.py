@@ -10,12 +10,14 @@ def rows_of(lesson, forward, backward, checks):
     forward, backward: from `code_units`. The forward's arguments are beside the backward's `return`. Another line of
     the backward is in the lowest row that it undoes and that is not below the line before it: it reads upwards.
     """
-    flow, rows = Flow(lesson.forward, lesson.backward), []
+    flow = Flow(lesson.forward, lesson.backward)
+    rows = []
     for group in grouped(forward):
-        if group[-1]["doc"]:
+        unit = group[-1]
+        if unit["doc"]:
             rows[0]["forward"] += group
         else:
-            rows.append({"forward": group, "backward": [], "why": None, "line": group[-1]["line"]})
+            rows.append({"forward": group, "backward": [], "why": None, "line": unit["line"]})
     at = len(rows) - 1
     for group in grouped(backward):
         unit = group[-1]
@@ -58,7 +60,8 @@ def line_entries(checks, steps, sections):
     lines = {}
     for checked in checks:
         if checked.backward_line and checked.verdict != FUSED:
-            name, section = f"d{checked.variable}", "p" if "." in checked.variable else checked.variable
+            name = f"d{checked.variable}"
+            section = "p" if "." in checked.variable else checked.variable
             entries = lines.setdefault(steps.key("b", checked.backward_line), {})
             if checked.verdict == WRONG or name not in entries:
                 entries[name] = {"name": name, "section": section if section in sections else None,

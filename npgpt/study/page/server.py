@@ -18,7 +18,7 @@ import tempfile
 import threading
 from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 from npgpt.errors import UserError, one_line
 
@@ -52,7 +52,9 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def __init__(self, actions):
         self.actions = actions
-        self.token, self.code, self.unspent = secrets.token_urlsafe(32), secrets.token_urlsafe(32), threading.Lock()
+        self.token = secrets.token_urlsafe(32)
+        self.code = secrets.token_urlsafe(32)
+        self.unspent = threading.Lock()
         super().__init__((HOST, 0), Handler)
         port = self.server_address[1]
         self.hosts = [f"{HOST}:{port}", f"localhost:{port}"]
@@ -82,7 +84,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Answers one request."""
 
     timeout = 10.0          # seconds for each read and write
-    server_version, sys_version = "npgpt", ""
+    server_version = "npgpt"
+    sys_version = ""
 
     def do_GET(self):
         if self.path == "/" and "X-Npgpt-Token" not in self.headers:
@@ -119,21 +122,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def authorise(self):
         """Raise Refused unless the request comes from the page, or opens it, and its path exists."""
+        server = self.server
         path, _, query = self.path.partition("?")
-        if self.headers.get_all("Host", []) not in [[host] for host in self.server.hosts]:
+        if self.headers.get_all("Host", []) not in [[host] for host in server.hosts]:
             raise Refused(HTTPStatus.FORBIDDEN, "wrong Host header")
-        if self.headers.get("Origin") not in [None, *(f"http://{host}" for host in self.server.hosts)]:
+        if self.headers.get("Origin") not in [None, *(f"http://{host}" for host in server.hosts)]:
             raise Refused(HTTPStatus.FORBIDDEN, "the request comes from another site")
         opens = self.command == "GET" and path == "/"
-        fields = parse_qs(query) if opens else {}
-        token = self.headers.get("X-Npgpt-Token") or fields.get("token", [""])[0]
-        code = fields.get("code", [""])[0]
-        has_code = is_same(code, self.server.code) and self.server.unspent.acquire(
-            blocking=False
-        )  # only once
-        if not is_same(token, self.server.token) and not has_code:
+        fields = dict(parse_qsl(query)) if opens else {}
+        token = self.headers.get("X-Npgpt-Token") or fields.get("token", "")
+        has_code = is_same(fields.get("code", ""), server.code)
+        has_code = has_code and server.unspent.acquire(blocking=False)      # only once
+        if not is_same(token, server.token) and not has_code:
             raise Refused(HTTPStatus.FORBIDDEN, "wrong token, or used code: open the address that npgpt study printed")
-        if not opens and not (self.command == "POST" and path in self.server.actions):
+        if not opens and not (self.command == "POST" and path in server.actions):
             raise Refused(HTTPStatus.NOT_FOUND, "no such page")
 
     def result(self):

@@ -61,32 +61,38 @@ class Steps:
 
     def __init__(self, lesson, known, lines):
         self.sources = {"f": read_source(lesson.forward), "b": read_source(lesson.backward)}
-        forward, record = self.sources["f"], traced_pass(lesson, known, lines)
+        forward = self.sources["f"]
+        record = traced_pass(lesson, known, lines)
         names = {each.name for each in record}
         self.parts = parts_of("f", lesson.forward, names) | parts_of("b", lesson.backward, names)
-        self.steps, self.arrays = [], []
+        self.steps = []
+        self.arrays = []
         seen = {}                       # type, shape and bytes of an array -> its index
         now = {"f": {}, "b": {}}        # name -> the index of its array
-        made = {"f": [], "b": []}       # (assignment, index of its step)
+        made = {"f": [], "b": []}       # assignments
+        step_of = {}                    # their ids -> the indexes of their steps
+        step = {"line": None}
         for each in record:
             side = "f" if each.function == forward.name else "b"
             line = self.key(side, each.line)
             # The names of one execution of a line are one step; the next execution of a loop's line is another.
-            if not self.steps or line != self.steps[-1]["line"] or each.name in dict(self.steps[-1]["arrays"]):
+            if line != step["line"] or each.name in dict(step["arrays"]):
                 read = {part[0] for part in self.parts.get(line, ()) if not isinstance(part, str) and not part[1]}
-                self.steps.append({"line": line, "arrays": [], "partners": {},
-                                   "at": {name: i for name, i in now[side].items() if name in read}})
+                step = {"line": line, "arrays": [], "partners": {},
+                        "at": {name: i for name, i in now[side].items() if name in read}}
+                self.steps.append(step)
             index = seen.setdefault((each.value.dtype.char, each.value.shape, each.value.tobytes()), len(self.arrays))
             if index == len(self.arrays):
                 self.arrays.append(summary(each.value))
-            self.steps[-1]["arrays"].append([each.name, index])
+            step["arrays"].append([each.name, index])
             now[side][each.name] = index
             if is_floating(each.value) and (side == "b" or each.line != forward.first):
-                made[side].append((each, len(self.steps) - 1))
-        step_of = {id(each): step for each, step in made["b"]}
-        for i, gradient in matched(*([each for each, _ in made[side]] for side in "fb")).items():
-            (variable, here), there = made["f"][i], step_of[id(gradient)]
-            self.steps[here]["partners"].setdefault(variable.name, there)
+                made[side].append(each)
+                step_of[id(each)] = len(self.steps) - 1
+        for i, gradient in matched(made["f"], made["b"]).items():
+            variable = made["f"][i]
+            partners = self.steps[step_of[id(variable)]]["partners"]
+            partners.setdefault(variable.name, step_of[id(gradient)])
 
     def key(self, side, line):
         """Return the page's name for a line: its side, and the first line of its statement."""
@@ -101,21 +107,23 @@ def parts_of(side, function, names):
     A part is a text, or one of the names: [name, whether the line assigns it], or ["kept", False,
     "kept.T"] for `kept.swapaxes(-1, -2)`.
     """
-    source, tree = read_source(function), parsed(function)
+    source = read_source(function)
+    tree = parsed(function)
     found = {}
     for node in [tree, *statements(tree)]:
         last = node.body[0].lineno - 1 if node is tree else node.end_lineno
         lines = source.lines[node.lineno - source.first:last - source.first + 1]
         code = " ".join(re.sub("#.*", "", line).strip() for line in lines).strip()
         right = len(code) if node is tree else code.find("= ")      # where what is assigned ends
-        parts, end = [], 0
+        parts = []
+        end = 0
         for match in NAME.finditer(code):
             name, flipped = match.groups()
             is_keyword = node is not tree and code.startswith("=", match.end())     # `eps=eps`
             if name in names and not is_keyword:
                 made = match.start() < right
-                parts.append(code[end:match.start()])
-                parts.append([name, made, f"{name}.T"] if flipped else [name, made])
+                part = [name, made, f"{name}.T"] if flipped else [name, made]
+                parts += [code[end:match.start()], part]
                 end = match.end()
         found[f"{side}{node.lineno}"] = [part for part in [*parts, code[end:]] if part]
     return found

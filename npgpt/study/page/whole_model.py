@@ -6,7 +6,8 @@ import math
 import numpy as np
 
 from npgpt.errors import UserError, printable
-from npgpt.layers import IGNORE_INDEX, cross_entropy_forward
+from npgpt.layers import IGNORE_INDEX
+from npgpt.model.losses import log_probs
 from npgpt.study.page.steps import short
 
 MOST_TOKENS = 64        # of a text: attention maps grow with the square
@@ -33,15 +34,17 @@ def study_model(model, tokenizer, prompt, description):
     from scipy.special import softmax
 
     ids = prompt_ids(model, tokenizer, prompt)
-    idx, targets = ids[None, :-1], ids[None, 1:]
+    idx = ids[None, :-1]
+    targets = ids[None, 1:]
     logits, activations = model.run_with_cache(idx, targets)
     grads = model.backward()
-    losses = [float(cross_entropy_forward(logits[:, i], targets[:, i])[0]) for i in range(idx.shape[1])]
-    loss = float(np.mean(losses))
+    losses = -log_probs(logits, targets)[0]
+    loss = float(losses.mean())
     if not math.isfinite(loss) or not all(np.isfinite(gradient).all() for gradient in grads.values()):
         raise UserError(f"the model's loss on this prompt is {loss:.4g}, and its gradient is not finite: "
                         "choose another checkpoint")
-    left_out, blocks = [], range(model.config.n_layer)
+    left_out = []
+    blocks = range(model.config.n_layer)
     norms = np.linalg.norm(activations.grads["embedding.x"][0], axis=-1)
     streams = [in_block(activations, i, "x") for i in blocks]
     streams.append("ln_f.x" if model.config.final_layer_norm else "head.x")
@@ -119,7 +122,8 @@ def token_gradients(model, idx, targets, names, left_out):
     if n < T:
         left_out.append(f"Token gradients are shown for the first {n} of {T} losses: "
                         "the others would take too long with a model of this size.")
-    pulls, flow = [], []
+    pulls = []
+    flow = []
     for i in range(n):
         seen = i + 1 if model.config.causal else T
         one = np.full((1, seen), IGNORE_INDEX)

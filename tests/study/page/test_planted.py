@@ -29,8 +29,7 @@ def test_it_is_wrong_and_its_numbers_are_true(name, tmp_path):
     """The edited function is made as for the judge, and runs as a whole."""
     lesson, known = LESSONS[name], known_truth(name)
     # the last gradient of a name is that of its first value
-    pairs = reversed([*zip(known.variables, known.gradients, strict=True)])
-    measured = {f"d{each.name}": true for each, true in pairs}
+    measured = {f"d{each.name}": each.true for each in reversed(known.variables)}
     measured |= {f"d{each}": true for each, true in known.inputs.items()}
     planted = studied_layer(lesson)["data"]["planted"]
     assert planted.keys() <= typed_statements(lesson).keys()
