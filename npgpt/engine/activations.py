@@ -31,6 +31,8 @@ from npgpt.model.variants import model_backward
 
 # The caches in transformer.py whose layers have another prefix than the cache's name: code -> code of the prefix.
 PREFIXES = {"attention": "''", "block": "f'h.{i}'", "blocks[i]": "f'h.{i}'"}
+# Functions that write to their first argument; the last four may also be methods of an array.
+IN_PLACE = "at", "copyto", "place", "putmask", "put_along_axis", "fill_diagonal", "put", "fill", "sort", "partition"
 LESSON = transformer.__file__, *map(str, Path(layers.__file__).parent.glob("*.py"))
 
 
@@ -101,17 +103,29 @@ def cache_of(node):
 def names_in(code):
     """Return the line of a function's `def`, and the names of its arrays.
 
-    They are two sets: its first argument, and what its lines assign once. A cache is not among
-    them: that of dropout is an array, its mask.
+    They are two sets: its first argument, and what its lines assign once, if nothing is written
+    to it. A cache is not among them: that of dropout is an array, its mask.
     """
     tree = tree_in_file(code)
     nodes = [*ast.walk(tree)]
     stored = [each.id for each in nodes
               if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+    stored += 2 * [each.id for each in map(written_to, nodes) if isinstance(each, ast.Name)]
     arguments = [each.arg for each in tree.args.args if each.arg != "self"]
     first = {*arguments[:1]} - {*stored}
     caches = {cache_of(each) for each in nodes if isinstance(each, ast.Assign)}
     return tree.lineno, first, {name for name in stored if stored.count(name) == 1} - caches
+
+
+def written_to(node):
+    """Return the tree of the array to which an expression writes in place, or None."""
+    match node:
+        case ast.Subscript(value, ctx=ast.Store()) | ast.keyword("out", value):
+            return value
+        case ast.Call(ast.Attribute(value, name), arguments) if name in IN_PLACE:
+            is_library = isinstance(value, ast.Attribute) or name in IN_PLACE[:-4]
+            return arguments[0] if is_library and arguments else value
+    return None
 
 
 class Change(NamedTuple):
