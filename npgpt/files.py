@@ -17,6 +17,7 @@ from pathlib import Path
 from npgpt.errors import UserError, describe, raised_at
 
 MOST_BYTES = 1 << 20        # in a JSON or TOML file
+AnyPath = str | os.PathLike
 
 
 def open_regular(path, flags=0):

@@ -1,7 +1,6 @@
 """Read GPT-2 weights: find the files, compare every name and shape with the config, then copy once."""
 
 import dataclasses
-import os
 import re
 import struct
 import sys
@@ -13,7 +12,7 @@ from npgpt.checkpoints.run import is_deleted
 from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, is_zero, same_values
 from npgpt.checks import shown
 from npgpt.errors import UserError, remark
-from npgpt.files import open_regular, read_json
+from npgpt.files import AnyPath, open_regular, read_json
 from npgpt.model.block import GPT2, Block
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters, initialize, parameter_shapes
@@ -27,7 +26,7 @@ BIAS = re.compile(r"(h\.\d+\..*|ln_f)\.bias")
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")      # old checkpoints contain the causal mask
 
 
-def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> Path:
+def find_model(name_or_path: AnyPath, revision: str | None = None) -> Path:
     """Return the folder or .safetensors file of a model: a path, "tiny", or a hub id, which is downloaded or cached.
 
     Raises UserError as `hub.fetch_model` does, for another file, and for a deleted checkpoint.

@@ -38,6 +38,7 @@ from npgpt.data.tokenizers import (
 )
 from npgpt.errors import UserError
 from npgpt.files import (
+    AnyPath,
     check_regular,
     digest,
     is_folder,
@@ -73,7 +74,7 @@ class Checkpoint:
 
 
 @contextlib.contextmanager
-def locked(out_dir: str | Path):
+def locked(out_dir: AnyPath):
     """Make the folder of a run and hold its lock, at the longest until this process ends.
 
     Raises UserError if another process holds it, and OSError.
@@ -125,7 +126,7 @@ def save_checkpoint(out_dir: Path, step: int, model, optimizer, tokenizer: Token
     keep_only(out_dir, {step, state["best_step"]})
 
 
-def is_run(path: str | Path) -> bool:
+def is_run(path: AnyPath) -> bool:
     """Return whether a path is a run or one of its checkpoints."""
     check_path("the model's name or path", path)
     path = Path(path)
@@ -140,7 +141,7 @@ def is_deleted(path: Path) -> bool:
     return bool(inside_a_run) and not path.exists()
 
 
-def find_checkpoint(path: str | Path, which: str = "latest") -> Path:
+def find_checkpoint(path: AnyPath, which: str = "latest") -> Path:
     """Return the folder of the "latest" or "best" checkpoint of a run, or of one checkpoint. Raises UserError."""
     path = Path(path)
     if (path / "state.json").exists():
@@ -154,7 +155,7 @@ def find_checkpoint(path: str | Path, which: str = "latest") -> Path:
     return folders[-1]
 
 
-def read_while_it_trains(path: str | Path, read: Callable[[], Read]) -> Read:
+def read_while_it_trains(path: AnyPath, read: Callable[[], Read]) -> Read:
     """Return read(), which reads from the run or checkpoint in `path`.
 
     If it fails, and another process has saved or deleted checkpoints meanwhile, read again.
@@ -249,14 +250,14 @@ def read_tensors(path, targets):
         file.read_into(stored, arrays[name])
 
 
-def step_folders(out_dir: str | Path, pattern: re.Pattern = STEP_FOLDER) -> list[Path]:
+def step_folders(out_dir: AnyPath, pattern: re.Pattern = STEP_FOLDER) -> list[Path]:
     """Return the checkpoints of a run, oldest first. A folder without state.json is not a checkpoint."""
     paths = Path(out_dir).glob("*") if os.path.isdir(out_dir) else ()     # a null byte: False
     return sorted((path for path in paths
                    if pattern.fullmatch(path.name) and (path / "state.json").exists()), key=step_of)
 
 
-def checkpoints(out_dir: str | Path) -> list[Path]:
+def checkpoints(out_dir: AnyPath) -> list[Path]:
     """Return `step_folders`; if a kill during --overwrite left none, the old checkpoints that were
     renamed. If these are deleted between the first two looks, the third one finds the new ones.
     """

@@ -1,7 +1,6 @@
 """Write a model in transformers' format."""
 
 import dataclasses
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +13,13 @@ from npgpt.checkpoints.tokenizer_files import write_tokenizer
 from npgpt.checks import as_floats, check_choice
 from npgpt.data.tokenizers import AnyTokenizer, given_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import atomic_writer, write_json
+from npgpt.files import AnyPath, atomic_writer, write_json
 from npgpt.model.parameters import Parameters, parameter_shapes
 
 
 def save_model(
     params: Parameters,
-    folder: str | os.PathLike,
+    folder: AnyPath,
     tokenizer: AnyTokenizer | None = None,
     dtype: str | None = None,
 ) -> None:

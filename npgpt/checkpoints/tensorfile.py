@@ -7,7 +7,6 @@ values are then read in chunks into the destination, so a model of 6 GB needs no
 import json
 import math
 import struct
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -16,7 +15,7 @@ import safetensors
 from npgpt.arrays import library_of, on_device_of, to_host
 from npgpt.checks import as_floats
 from npgpt.errors import UserError
-from npgpt.files import open_regular
+from npgpt.files import AnyPath, open_regular
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}      # bfloat16: the upper half of a float32's bits
 NAMES = {"float16": "F16", "float32": "F32", "float64": "F64"}
@@ -33,7 +32,7 @@ class TensorFile:
     Raises UserError if the file cannot be read or is damaged.
     """
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: AnyPath):
         self.path = path
         try:
             # The library maps the file and checks its header.

@@ -11,7 +11,7 @@ from pathlib import Path
 from npgpt.data.token_files import LLM_C, WITHOUT_HEADER
 from npgpt.download.file import download
 from npgpt.errors import UserError, one_line, say_once
-from npgpt.files import cache_folder, open_regular, write_atomically
+from npgpt.files import AnyPath, cache_folder, open_regular, write_atomically
 
 ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: every second word is quoted
 # A paragraph that begins and ends like a sentence, has nine or more words, and is not a remark on a Python version.
@@ -43,7 +43,7 @@ class Corpus:
 
 
 def open_corpus(
-    name: str | Path | None = None, directory: str | Path | None = None, raw: bool = False
+    name: AnyPath | None = None, directory: AnyPath | None = None, raw: bool = False
 ) -> Corpus:
     """Return the Corpus `name`: one of CORPORA, a UTF-8 text file, or a folder with train.bin and val.bin.
 
@@ -160,7 +160,7 @@ def pydocs_text() -> str:
     return "\n\n".join(found) + "\n"
 
 
-def read_text(path: str | Path, raw: bool = False) -> str:
+def read_text(path: AnyPath, raw: bool = False) -> str:
     """Return the text in a UTF-8 file. A byte order mark is left out.
 
     The line ends of Windows, \\r\\n, become \\n, which standard error says.

@@ -1,6 +1,5 @@
 """From a corpus to tokens: its two splits, in memory or as token files."""
 
-from pathlib import Path
 
 import numpy as np
 
@@ -10,7 +9,7 @@ from npgpt.data.token_files import write_token_files
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import new_folder
+from npgpt.files import AnyPath, new_folder
 
 
 def tokenize_corpus(
@@ -55,7 +54,7 @@ def encode(part, corpus, tokenizer, special):
 
 
 def prepare(
-    corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, val_fraction: float = 0.1,
+    corpus: Corpus, tokenizer: Tokenizer, folder: AnyPath, val_fraction: float = 0.1,
     special: bool = True,
 ) -> None:
     """Write a corpus as a new folder: train.bin, val.bin and the tokenizer, all or nothing.

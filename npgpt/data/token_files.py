@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.errors import UserError
-from npgpt.files import open_regular
+from npgpt.files import AnyPath, open_regular
 
 SEPARATOR = "<|endoftext|>"     # between two documents of a text file
 WITHOUT_HEADER = (
@@ -27,7 +27,7 @@ class TokenFile:
 
     dtype = np.dtype("<u2")
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: AnyPath):
         self.path = Path(path)
         try:
             self._file = open_regular(path)

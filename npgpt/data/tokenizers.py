@@ -6,7 +6,6 @@ JSON beside a checkpoint.
 
 import functools
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer, one_line_
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.download.file import call_within
 from npgpt.errors import UserError, one_line
-from npgpt.files import read_json, write_json
+from npgpt.files import AnyPath, read_json, write_json
 
 TOKENIZER_FILE = "npgpt_tokenizer.json"
 VOCABULARY_SECONDS = 10     # to load GPT-2's vocabulary (1.5 MB), the first time over the network
@@ -212,13 +211,13 @@ def tokenizer_from_dict(data: dict) -> Tokenizer:
     raise UserError('a tokenizer is described by its "kind", with "chars" for char and "tokenizer" for hf')
 
 
-def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
+def save_tokenizer(tokenizer: Tokenizer, path: AnyPath) -> None:
     """Write the tokenizer to `path` as JSON, atomically. Raises OSError."""
     names = {"names": tokenizer.names} if tokenizer.names else {}
     write_json(path, tokenizer.to_dict() | names)
 
 
-def load_tokenizer(path: str | Path) -> Tokenizer:
+def load_tokenizer(path: AnyPath) -> Tokenizer:
     """Read a tokenizer that save_tokenizer wrote. Raises UserError if the file is missing or damaged."""
     try:
         return tokenizer_from_dict(read_json(path, MOST_TOKENIZER_BYTES))

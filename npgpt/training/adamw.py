@@ -85,8 +85,7 @@ class AdamWStep(NamedTuple):
 
     def factor_and_decay(self, name):
         """Return the factor of a parameter's learning rate, and its weight decay."""
-        decay = self.weight_decay if name in self.decaying else 0.0
-        return dict(self.factors).get(name, 1.0), decay
+        return dict(self.factors).get(name, 1.0), self.weight_decay * (name in self.decaying)
 
     def update(self, name, p, g, m, v, clip):
         """Apply `rule` to a part of the parameter `name`, and return p, m, v. clip: from `clip`."""
@@ -162,8 +161,8 @@ class AdamW:
         self.m, self.v = params.zeros_like(), params.zeros_like()
 
     def __repr__(self):
-        decay = f"weight_decay={self.weight_decay:g}"
-        return f"AdamW(lr={self.lr:g}, betas={self.betas}, {decay}, step {self.t:,})"
+        return (f"AdamW(lr={self.lr:g}, betas={self.betas}, weight_decay={self.weight_decay:g}, "
+                f"step {self.t:,})")
 
     def step(
         self,
@@ -189,12 +188,13 @@ class AdamW:
         check_real("max_norm", max_norm, above=0.0, or_none=True)
         t = self.t + 1
         step_size, eps = corrections(lr, self.eps, *self.betas, t)
-        decay = self.weight_decay, self.decaying
-        step = AdamWStep(lr, step_size, eps, *self.betas, *decay, max_norm, self.factors)
+        step = AdamWStep(lr, step_size, eps, *self.betas, self.weight_decay, self.decaying,
+                         max_norm, self.factors)
+        moments = self.m, self.v
         if self.engine is None:
-            norm = update_slices(self.params, grads, (self.m, self.v), step)
+            norm = update_slices(self.params, grads, moments, step)
         else:
-            norm = self.engine.adamw_step(grads, (self.m, self.v), step)
+            norm = self.engine.adamw_step(grads, moments, step)
         self.lr, self.t = lr, t
         return norm
 

@@ -1,16 +1,15 @@
 """metrics.jsonl, the log of a training run: one JSON object per line."""
 
 import json
-import os
 from pathlib import Path
 
 from npgpt.checks import is_real
-from npgpt.files import check_regular, naming, open_regular, write_atomically
+from npgpt.files import AnyPath, check_regular, naming, open_regular, write_atomically
 
 METRICS_FILE = "metrics.jsonl"
 
 
-def append_metrics(out_dir: str | os.PathLike, record: dict) -> None:
+def append_metrics(out_dir: AnyPath, record: dict) -> None:
     """Append one record, a dict with a "step". Raises UserError if the file is not a regular one, OSError."""
     path = Path(out_dir) / METRICS_FILE
     check_regular(path)
@@ -18,7 +17,7 @@ def append_metrics(out_dir: str | os.PathLike, record: dict) -> None:
         file.write((json.dumps(record) + "\n").encode())
 
 
-def read_metrics(out_dir: str | os.PathLike) -> list[dict]:
+def read_metrics(out_dir: AnyPath) -> list[dict]:
     """Return the records, without lines that a kill or damage spoiled. Raises as `append_metrics`."""
     with open_regular(Path(out_dir) / METRICS_FILE) as file:
         return [record for line in file if (record := read_record(line)) is not None]
@@ -34,7 +33,7 @@ def read_record(line):
     return record if whole else None
 
 
-def drop_metrics_after(out_dir: str | os.PathLike, step: int) -> None:
+def drop_metrics_after(out_dir: AnyPath, step: int) -> None:
     """Delete the records after a step, because the resumed run repeats them; -1: all. Raises as `append_metrics`."""
     path = Path(out_dir) / METRICS_FILE
     records = read_metrics(out_dir) if path.is_file() else []

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 from pathlib import Path
 
 from npgpt.arrays import DTYPES
@@ -11,7 +10,7 @@ from npgpt.checks import MOST, MOST_SEED, check_choice, check_real, check_whole,
 from npgpt.data.batches import Crops
 from npgpt.errors import UserError
 from npgpt.fields import documented, option
-from npgpt.files import read_toml
+from npgpt.files import AnyPath, read_toml
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import INITS
 from npgpt.training.adamw import DECAYS
@@ -107,7 +106,7 @@ MODEL_FIELDS = {field.name for field in dataclasses.fields(GPTConfig)} - {
 TRAIN_FIELDS = {field.name for field in dataclasses.fields(TrainOptions)}
 
 
-def load_preset(name: str | os.PathLike) -> dict:
+def load_preset(name: AnyPath) -> dict:
     """Return the fields of a preset, a dict. name: a built-in preset, or the path of a TOML file.
 
     The fields are those of GPTConfig (except what the tokenizer determines), of TrainOptions, and "tokenizer". What a
