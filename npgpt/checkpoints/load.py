@@ -20,7 +20,7 @@ from npgpt.model.parameters import Parameters, initialize, parameter_shapes
 INDEX = "model.safetensors.index.json"
 TINY = Path(__file__).parent / "tiny"       # a small model that comes with npgpt; its README.md says how it was trained
 LLM_C = struct.pack("<i", 20240326)         # the first bytes of its weight files
-PREFIX = re.compile(r"^(module\.|_orig_mod\.)*")          # of torch's DataParallel and compile
+PREFIX = re.compile(r"^(?:module\.|_orig_mod\.)*")        # of torch's DataParallel and compile
 BIASES = "bias", "qkv_bias", "mlp_bias"     # fields of biases that transformers' GPT-2 has
 BIAS = re.compile(r"(h\.\d+\..*|ln_f)\.bias")
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")      # old checkpoints contain the causal mask
@@ -75,14 +75,13 @@ def open_model(
                 raise UserError(f"{path} has {ours} twice, also under the prefix transformer.")
             if not MASK_BUFFER.fullmatch(ours):
                 stored[ours] = tensors, name
-    names = [name for _, name in stored.values()]
-    prefixes = {name.removesuffix(PREFIX.sub("", name, count=1)) for name in names}
+    prefixes = {PREFIX.findall(name)[0] for _, name in stored.values()}
     if len(prefixes) == 1 and (prefix := prefixes.pop()):
         raise UserError(
             f"{path}: the name of every tensor begins with {prefix!r}, which torch's DataParallel "
             "or compile adds: remove it from the names"
         )
-    types = {file.dtype(name) for file, name in stored.values()}
+    is_double = any(file.dtype(name) == "F64" for file, name in stored.values())
     head, wte = stored.get("lm_head.weight"), stored.get("wte.weight")
     remarks = []
     if head and wte and config.tie_word_embeddings:
@@ -100,12 +99,11 @@ def open_model(
             f"{path}: biases that are not zero are stored, so the model has them, though its "
             f"config says {'=False, '.join(tuned)}=False"
         )
-    shapes, gpt2 = (
-        parameter_shapes(config),
-        parameter_shapes(dataclasses.replace(config, block=GPT2)),
-    )
-    own = [name for name in shapes if name not in gpt2]
-    drawn = [] if any(name in stored for name in own) else own
+    shapes = parameter_shapes(config)
+    gpt2 = parameter_shapes(dataclasses.replace(config, block=GPT2))
+    drawn = [name for name in shapes if name not in gpt2]
+    if stored.keys() & drawn:
+        drawn = []
     check_tensors({name: shapes[name] for name in shapes if name not in drawn}, stored, path)
 
     if drawn:
@@ -120,7 +118,7 @@ def open_model(
         for each in remarks:
             remark(f"npgpt: {each}", file=sys.stderr)
 
-    return config, "float64" if "F64" in types else "float32", fill
+    return config, "float64" if is_double else "float32", fill
 
 
 def with_stored_biases(config, stored):
@@ -129,13 +127,13 @@ def with_stored_biases(config, stored):
     """
     biases = {*filter(BIAS.fullmatch, stored.keys() - parameter_shapes(config).keys())}
     zeros = {name for name in biases if is_zero(*stored[name])}
-    tuned = dict.fromkeys(map(field_of, biases - zeros), True)
+    tuned = sorted({*map(field_of, biases - zeros)})
     if tuned:
-        used = {field: config.used(field) for field in BIASES}
-        config = dataclasses.replace(config, **used | tuned).derived()
+        used = {field: field in tuned or config.used(field) for field in BIASES}
+        config = dataclasses.replace(config, **used).derived()
     for name in zeros - parameter_shapes(config).keys():
         del stored[name]
-    return config, sorted(tuned)
+    return config, tuned
 
 
 def field_of(bias):

@@ -106,7 +106,7 @@ def save_checkpoint(out_dir: Path, step: int, model, optimizer, tokenizer: Token
         tidy(out_dir)
         try:
             unfinished.mkdir()
-            save_tensors(unfinished / "model.safetensors", {"": model.params})
+            save_tensors(unfinished / "model.safetensors", model.params)
             save_tensors(unfinished / "optimizer.safetensors", moments_of(optimizer))
             write_json(unfinished / "config.json", config_to_fields(model.config, str(model.params.dtype)), 2)
             save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
@@ -151,7 +151,7 @@ def find_checkpoint(path: AnyPath, which: str = "latest") -> Path:
         raise UserError(f"there is no checkpoint in {path}: train a model with `npgpt train --out-dir {path}`")
     if which == "best":
         best_step = read_state(folders[-1])["best_step"]
-        return next((folder for folder in folders if step_of(folder) == best_step), folders[-1])
+        folders += [folder for folder in folders if step_of(folder) == best_step]
     return folders[-1]
 
 
@@ -224,30 +224,24 @@ def read_state(folder: Path) -> dict:
 
 
 def moments_of(optimizer):
-    """Return the moments of an optimizer by the prefix of their names; none if it has none."""
-    return {f"{kind}.": arrays for kind, arrays in getattr(optimizer, "moments", {}).items()}
+    """Return the moments of an optimizer by their names in a checkpoint; none if it has none."""
+    moments = getattr(optimizer, "moments", {})
+    return {f"{kind}.{name}": array for kind in moments for name, array in moments[kind].items()}
 
 
-def save_tensors(path, sources):
-    """Write the arrays of `Parameters` to a safetensors file. sources: maps a prefix of the names to `Parameters`."""
+def save_tensors(path, arrays):
+    """Write a mapping name -> array to a safetensors file."""
     with open(path, "wb") as file:
-        write_tensors(file, {prefix + name: array for prefix, params in sources.items()
-                             for name, array in params.items()})
+        write_tensors(file, arrays)
 
 
-def read_tensors(path, targets):
-    """Copy the tensors of a safetensors file into arrays.
-
-    targets: maps a prefix of the names to `Parameters`, or another mapping name -> array.
-    """
-    wanted = {
-        prefix + name: (arrays, name) for prefix, arrays in targets.items() for name in arrays
-    }
+def read_tensors(path, arrays):
+    """Copy the tensors of a safetensors file into the arrays of a mapping name -> array."""
     file = TensorFile(path)
-    check_tensors({stored: arrays[name].shape for stored, (arrays, name) in wanted.items()},
-                  {stored: (file, stored) for stored in file.shapes}, path)
-    for stored, (arrays, name) in wanted.items():
-        file.read_into(stored, arrays[name])
+    shapes = {name: array.shape for name, array in arrays.items()}
+    check_tensors(shapes, {name: (file, name) for name in file.shapes}, path)
+    for name, array in arrays.items():
+        file.read_into(name, array)
 
 
 def step_folders(out_dir: AnyPath, pattern: re.Pattern = STEP_FOLDER) -> list[Path]:
@@ -292,14 +286,13 @@ def tidy(out_dir):
     If a kill during --overwrite came before the new checkpoint was renamed, rename the old run back. Both carry the
     same mark in their names.
     """
-    out_dir = Path(out_dir)
-    names = [path.name for path in out_dir.iterdir()]
+    names = os.listdir(out_dir)
     for old in filter(None, map(OLD.fullmatch, names)):
         if f".saving-{old[1]}" in names:
-            os.rename(out_dir / old[0], out_dir / old[2])
+            os.rename(Path(out_dir, old[0]), Path(out_dir, old[2]))
     for name in names:
         if SAVING.fullmatch(name) or OLD.fullmatch(name):
-            shutil.rmtree(out_dir / name, ignore_errors=True)
+            shutil.rmtree(Path(out_dir, name), ignore_errors=True)
 
 
 def fingerprint(*splits):

@@ -60,7 +60,7 @@ def loss_and_grads(engine, batches, rngs, own_loss):
         parts = []
         for (idx, targets), rng in drawn:
             share = share_of(own_loss, *engine.on_device(targets), len(batches))
-            parts.append(engine.own_loss(share, idx, rng, None))
+            parts.append(engine.own_loss(share, idx, rng))
     else:
         count = sum(counted(targets) for _, targets in batches)
         same_shapes = itertools.groupby(drawn, lambda each: each[0][0].shape)

@@ -45,7 +45,7 @@ def restore_optimizer(optimizer, params, checkpoint: Checkpoint) -> None:
             "begin a new run with the model of npgpt.load"
         )
     check_whole(f"t in {folder / 'state.json'}", t := state.get("t", state["step"]))
-    read_tensors(folder / "model.safetensors", {"": params})
+    read_tensors(folder / "model.safetensors", params)
     read_tensors(folder / "optimizer.safetensors", moments_of(optimizer))
     if hasattr(optimizer, "t"):
         optimizer.t = t

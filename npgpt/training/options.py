@@ -91,13 +91,12 @@ class TrainOptions:
 
         Raises UserError if the crops that are read in order fill no batch.
         """
-        if self.epochs == 0 and self.sampling == "random":
+        if self.epochs or self.sampling == "sequential":
+            n = self.epochs * crops.in_epoch(self.batch_size)
+        if not self.epochs:
             return self
-        crops_in_epoch = crops.in_epoch(self.batch_size)
-        if self.epochs == 0:
-            return self
-        steps = math.ceil(self.epochs * crops_in_epoch / (self.batch_size * self.gradient_accumulation_steps))
-        return dataclasses.replace(self, max_iters=steps)
+        in_step = self.batch_size * self.gradient_accumulation_steps
+        return dataclasses.replace(self, max_iters=math.ceil(n / in_step))
 
 
 # Without fields that come from the tokenizer, and those of models that exist already.
