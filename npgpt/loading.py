@@ -56,8 +56,8 @@ def load(name_or_path: Name = "out", revision: str | None = None, which: str = "
     more tokens than the model.
     """
     check_choice("which", which, ("best", "latest"))
-    where = device, threads, kernels
-    loaded = load_model(name_or_path, revision, which, dtype, *where, None, block, tokenizer)
+    loaded = load_model(name_or_path, revision, which, dtype, device, threads, kernels,
+                        block=block, tokenizer=tokenizer)
     return loaded.model, None if isinstance(loaded.tokenizer, NoTokenizer) else loaded.tokenizer
 
 
@@ -91,8 +91,8 @@ def load_model(
                 frozen = checkpoint.state.get("frozen", ())
         else:
             found = find_model(name, revision)
-        options = dtype, device, threads, kernels, frozen, block
-        model = GPT.from_pretrained(found, None, *options, **config_fields)
+        model = GPT.from_pretrained(found, None, dtype, device, threads, kernels, frozen, block,
+                                    **config_fields)
         if checkpoint is not None:
             return Loaded(model, checkpoint.tokenizer, found, checkpoint)
         folder = found.parent if found.suffix == ".safetensors" else found
@@ -106,19 +106,18 @@ def model_tokenizer(folder: Path, vocab_size: int, given: AnyTokenizer | None) -
     """Return a model's tokenizer: the given one, else that in npgpt's own file, else in
     transformers' files, else GPT-2's if the vocabulary has its size, else a `NoTokenizer`.
     """
-    tokenizer: Tokenizer | None
     if given is not None:
         return given_tokenizer(given, vocab_size, to_save=False)
-    if (folder / TOKENIZER_FILE).exists():
-        tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
-    else:
-        tokenizer = read_tokenizer(folder, vocab_size)
+    own = folder / TOKENIZER_FILE
+    tokenizer = load_tokenizer(own) if own.exists() else read_tokenizer(folder, vocab_size)
     if tokenizer is None and vocab_size == GPT2Tokenizer.vocab_size:
-        tokenizer = GPT2Tokenizer()
+        return GPT2Tokenizer()
     if tokenizer is None:
-        why = (f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json, nor "
-               "vocab.json with merges.txt: copy the model's tokenizer there")
-        tokenizer = NoTokenizer(vocab_size, why)
+        return NoTokenizer(
+            vocab_size,
+            f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json, nor "
+            "vocab.json with merges.txt: copy the model's tokenizer there",
+        )
     if tokenizer.vocab_size > vocab_size:
         raise UserError(f"the tokenizer in {folder} has {tokenizer.vocab_size} tokens, but the model only "
                         f"{vocab_size}: copy the model's tokenizer there")
