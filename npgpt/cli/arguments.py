@@ -48,9 +48,14 @@ def add_model_arguments(parser):
     add_field_arguments(parser, GPTConfig, "the model", MODEL_FIELDS)
 
 
+def only(fields, names):
+    """Return the part of a dict that has these names."""
+    return {name: value for name, value in fields.items() if name in names}
+
+
 def given_fields(args, names=MODEL_FIELDS | TRAIN_FIELDS):
     """Return the fields that the user gave, a dict. Raises UserError for both --epochs and --max-iters."""
-    fields = {name: value for name, value in vars(args).items() if name in names}
+    fields = only(vars(args), names)
     if fields.get("epochs") and "max_iters" in fields:
         raise UserError("--epochs and --max-iters both set the length of training: give one of them")
     if "max_iters" in fields:

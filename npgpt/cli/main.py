@@ -159,13 +159,11 @@ def parse(arguments):
             module.add_arguments(subparser)
     args = parser.parse_args(arguments)
     for name in ("text", "prompt", "stop"):
-        text = vars(args).get(name) or ""
-        try:  # a surrogate stands for a byte that the locale does not know
-            vars(args).update(
-                {name: text.encode("utf-8", "surrogateescape").decode()} if text else {}
-            )
-        except UnicodeError:
-            raise UserError(f"--{name} must be UTF-8 text, not {text!r}") from None
+        if text := getattr(args, name, None):
+            try:  # a surrogate stands for a byte that the locale does not know
+                setattr(args, name, text.encode("utf-8", "surrogateescape").decode())
+            except UnicodeError:
+                raise UserError(f"--{name} must be UTF-8 text, not {text!r}") from None
     return args
 
 

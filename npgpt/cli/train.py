@@ -29,6 +29,7 @@ from npgpt.cli.arguments import (
     add_quiet_argument,
     add_special_argument,
     given_fields,
+    only,
 )
 from npgpt.cli.output import READER_GONE, is_reader_gone, say
 from npgpt.cli.plot import save_picture
@@ -171,8 +172,8 @@ def begin(args, backwards, stack):
         stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
         check_out_dir(args)
     remark(f"model: {trainer.model}")
-    remark(f"data: {describe_split(trainer, 'train')} to train on, "
-           f"{describe_split(trainer, 'val')} to validate")
+    sizes = {split: f"{len(crops.tokens):,} tokens" for split, crops in trainer.crops.items()}
+    remark(f"data: {sizes['train']} to train on, {sizes.get('val', 'none')} to validate")
     return trainer
 
 
@@ -180,12 +181,13 @@ def print_end(trainer, args, backwards, finished):
     """Print what has become of a run. Raises OSError if nobody can read it."""
     if finished:
         picture = draw_if_possible(args.out_dir) if is_first() else ""
-        print_result(trainer, args.out_dir, picture)
+        best = "best validation loss" if "val" in trainer.crops else "train loss"
+        print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; "
+              f"checkpoints in {args.out_dir}{picture}")
         if not args.quiet:
             print_sample(trainer, backwards)
     else:
-        command = resume_command(args)
-        print(f"stopped at step {trainer.step}, saved; continue with: {command}")
+        print(f"stopped at step {trainer.step}, saved; continue with: {resume_command(args)}")
     print(end="", flush=True)
 
 
@@ -244,8 +246,8 @@ def print_changes(trainer, saved, args):
     """Print if a resumed run is finished, or if its learning rate jumps because its end moved."""
     step, options = trainer.step, trainer.options
     if step >= options.max_iters:
-        end = f"max_iters is {options.max_iters}"
-        remark(f"nothing is left to train: {end}; to go on, raise --max-iters")
+        remark(f"nothing is left to train: max_iters is {options.max_iters}; to go on, raise "
+               "--max-iters")
     before, now = saved.rate(step), options.rate(step)
     if now != before and not RATE_FIELDS & vars(args).keys():
         remark(
@@ -258,12 +260,6 @@ def print_changes(trainer, saved, args):
 def resume_command(args):
     files = [word for name in ("backward", "block") if (file := getattr(args, name)) for word in (f"--{name}", file)]
     return shlex.join(["npgpt", "train", "--resume", "--out-dir", args.out_dir, *files])
-
-
-def describe_split(trainer, split):
-    if split not in trainer.crops:
-        return "none"
-    return f"{len(trainer.crops[split].tokens):,} tokens"
 
 
 def print_line(trainer, losses):
@@ -281,13 +277,6 @@ def draw_if_possible(out_dir):
         return f", the loss curve in {save_picture(out_dir)}"
     except Exception as error:      # whatever it is, the run has succeeded
         return f"\nno loss curve: {one_line(error)}"
-
-
-def print_result(trainer, out_dir, picture):
-    """Print the result of the training."""
-    best = "best validation loss" if "val" in trainer.crops else "train loss"
-    print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; "
-          f"checkpoints in {out_dir}{picture}")
 
 
 def print_sample(trainer, backwards):
@@ -315,8 +304,8 @@ def plan(args):
         )
     if not args.init_from:
         fields = with_mup(fields)
-    options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
-    model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
+    options = TrainOptions(**only(fields, TRAIN_FIELDS))
+    model_fields = only(fields, MODEL_FIELDS)
     if not args.init_from:
         model_fields["block"] = read_block(args.block) or GPT2
         check_causal(GPTConfig(**model_fields))     # raises before a corpus is downloaded
@@ -334,8 +323,8 @@ def plan(args):
         # Token files have their own tokenizer.
         kind = args.tokenizer or (None if corpus.text is None else fields.get("tokenizer"))
         tokenizer = tokenizer_of(corpus, kind)
-        size, end = tokenizer.vocab_size, tokenizer.eos_token_id
-        config = GPTConfig(vocab_size=size, eos_token_id=end, **model_fields)
+        config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id,
+                           **model_fields)
         model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels,
                     options.init, args.freeze or ())
     print_special(corpus, tokenizer, args.special)
@@ -345,7 +334,7 @@ def plan(args):
 
 def pretrained_model(args, options, model_fields):
     """Return (model, tokenizer) of --init-from. Of the model's fields, only the dropouts may be changed."""
-    dropouts = {name: value for name, value in model_fields.items() if name in DROPOUTS}
+    dropouts = only(model_fields, DROPOUTS)
     if "dropout" in dropouts:
         # The three others follow it unless they are given.
         dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}
@@ -400,13 +389,13 @@ def resumed_run(args):
         )
     asked = {**(load_preset(args.preset) if args.preset else {}), **given}
     there = {name: checkpoint.config.used(name) for name in asked if name in MODEL_FIELDS}
-    there |= {name: getattr(saved, name) for name in given if name in ("seed", "dtype", "init", "val_fraction")}
+    there |= only(vars(saved), given.keys() & {"seed", "dtype", "init", "val_fraction"})
     if "dtype" in given and DTYPES.get(given["dtype"]) == DTYPES[saved.dtype]:      # the parameters' is the same
         del there["dtype"]
     for name, value in there.items():
         check_same(name, value, asked[name], checkpoint.folder)
     check_tokenizer(args, checkpoint.tokenizer, checkpoint.folder)
-    options = dataclasses.replace(saved, **given_fields(args, TRAIN_FIELDS))
+    options = dataclasses.replace(saved, **only(given, TRAIN_FIELDS))
     kernels = kernels_of_run(args, state)
     splits = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     threads = state["threads"] if args.threads is None else args.threads
@@ -429,9 +418,11 @@ def check_same(name, there, asked, folder):
 
 def check_out_dir(args):
     out_dir = Path(args.out_dir)
-    if not args.overwrite and checkpoints(out_dir):
+    if args.overwrite:
+        return
+    if checkpoints(out_dir):
         raise UserError(f"{out_dir} contains a run: continue it with --resume, replace it with --overwrite, "
                         "or choose another --out-dir")
-    if not args.overwrite and (out_dir / METRICS_FILE).exists():
+    if (out_dir / METRICS_FILE).exists():
         raise UserError(f"{out_dir} contains a {METRICS_FILE} but no checkpoint, so there is no run to continue: "
                         "replace it with --overwrite, or choose another --out-dir")
