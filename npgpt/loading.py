@@ -83,7 +83,8 @@ def load_model(
     block = read_block(block)
 
     def read():
-        checkpoint, frozen = None, freeze or ()
+        checkpoint = None
+        frozen = freeze or ()
         if is_run(name):
             checkpoint = read_checkpoint(find_checkpoint(name, which), block, tokenizer)
             found = checkpoint.folder

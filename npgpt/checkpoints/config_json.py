@@ -56,7 +56,8 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
         known = name in DEFAULTS or name in HARMLESS or name.startswith("summary_")
         if not known and value not in (None, False, {}, []):
             raise UserError(f'"{name}" is {shown(value)}, which npgpt does not support: its results would be wrong')
-    own, block = fields.get("npgpt", {"dropout": 0.0}), block or GPT2
+    own = fields.get("npgpt", {"dropout": 0.0})
+    block = block or GPT2
     if isinstance(own, dict) and own.get("lora_rank"):
         raise UserError(
             "the model has LoRA of an earlier version; LoRA is a block now: write an adapter with "

@@ -82,7 +82,8 @@ def open_model(
             "or compile adds: remove it from the names"
         )
     is_double = any(file.dtype(name) == "F64" for file, name in stored.values())
-    head, wte = stored.get("lm_head.weight"), stored.get("wte.weight")
+    head = stored.get("lm_head.weight")
+    wte = stored.get("wte.weight")
     remarks = []
     if head and wte and config.tie_word_embeddings:
         if same_values(head, wte):

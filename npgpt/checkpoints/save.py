@@ -31,7 +31,8 @@ def save_model(
     Raises UserError for the folder of a run, a tokenizer as `given_tokenizer` does, or a number
     that the dtype cannot hold, OSError if the folder cannot be written.
     """
-    config, folder = params.config, Path(folder)
+    config = params.config
+    folder = Path(folder)
     if dtype is None and isinstance(tokenizer, str) and tokenizer in NAMES:
         tokenizer, dtype = None, tokenizer      # as in earlier versions
     dtype = str(params.dtype) if dtype is None else dtype

@@ -55,7 +55,8 @@ class TensorFile:
 
         Raises UserError if the file ends early, or a number becomes infinite.
         """
-        flat, begin = array.reshape(-1), 0
+        flat = array.reshape(-1)
+        begin = 0
         for values in self.chunks(name):
             part = flat[begin : begin + values.size]
             begin += values.size
@@ -67,7 +68,8 @@ class TensorFile:
 
         Raises UserError if the file ends early.
         """
-        dtype, left = self.dtype(name), math.prod(self.shapes[name])
+        dtype = self.dtype(name)
+        left = math.prod(self.shapes[name])
         with open_regular(self.path) as file:
             file.seek(self._start + self._header[name]["data_offsets"][0])
             while left:
@@ -128,7 +130,8 @@ def write_tensors(file: BinaryIO, tensors: dict) -> None:
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}    # transformers requires this entry
     end = 0
     for name, array in tensors.items():
-        begin, end = end, end + array.nbytes
+        begin = end
+        end += array.nbytes
         header[name] = {"dtype": NAMES[str(array.dtype)], "shape": list(array.shape), "data_offsets": [begin, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)                       # the numbers begin at a multiple of 8 bytes

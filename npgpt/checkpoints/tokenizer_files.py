@@ -79,7 +79,8 @@ def read_description(folder: Path) -> dict | None:
         return read_dict(path)
     if not (path := folder / "vocab.json").exists():
         return None
-    vocab, merges = read_dict(path), folder / "merges.txt"
+    vocab = read_dict(path)
+    merges = folder / "merges.txt"
     try:
         data = read_bytes(merges, MOST_TOKENIZER_BYTES)
         text = parsed(merges, "UTF-8", lambda data: data.decode("utf-8-sig"), data)
@@ -181,7 +182,8 @@ def bpe(vocab, merges, spelling, added=()):
 def is_gpt2(description: dict) -> bool:
     """Return whether the contents of a tokenizer.json, which may be damaged, are GPT-2's."""
     try:
-        model, spelling = description["model"], description["pre_tokenizer"]
+        model = description["model"]
+        spelling = description["pre_tokenizer"]
         post = description.get("post_processor") or {"type": "ByteLevel"}
         differs = (
             description.get("normalizer"),

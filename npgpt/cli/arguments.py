@@ -21,7 +21,8 @@ def add_field_arguments(parser, dataclass, title, names):
     choices = CHOICES | {"activation": ACTIVATIONS, "positions": POSITIONS}
     group = parser.add_argument_group(title)
     for field in dataclasses.fields(dataclass):
-        name, subject = field.name, field.metadata["group"]
+        name = field.name
+        subject = field.metadata["group"]
         if subject:
             group = parser.add_argument_group(f"{title}: {subject}")
         if name not in names:
@@ -30,7 +31,8 @@ def add_field_arguments(parser, dataclass, title, names):
         text = field.metadata["help"].replace("None: ", "by default: ")
         options = {"dest": name, "default": argparse.SUPPRESS,
                    "help": text + (f" (default: {default})" if default is not None else "")}
-        flag, kind = "--" + name.replace("_", "-"), field.type
+        flag = "--" + name.replace("_", "-")
+        kind = field.type
         kind, *_ = typing.get_args(kind) or [kind]          # of `int | None`, int
         if kind is bool:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)

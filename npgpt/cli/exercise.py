@@ -146,7 +146,8 @@ def own_pairs(file, name=None, right=False):
     """
     wrong = first_wrong([each for checks in check_layer(file, name).layers for each in checks])
     if wrong and right:
-        line, name = wrong.backward_line, wrong.variable
+        line = wrong.backward_line
+        name = wrong.variable
         raise UserError(f"{file}, line {line}: d{name} is not right: see npgpt gradcheck {file}")
     found = [lesson_named(f"{file}:{name}")] if name else chosen_lessons(file)
     pairs = [each for each in found if not each.is_one_function]

@@ -41,7 +41,8 @@ def add_arguments(parser):
 def run(args):
     if is_file(args.layer):
         answer = check_layer(args.layer, args.name, args.input, args.time_limit)
-        found, remarks = answer.layers, answer.remarks
+        found = answer.layers
+        remarks = answer.remarks
     elif args.name or args.input:
         raise UserError(f"{args.layer} is a layer of npgpt: leave {args.name or '--input'} out")
     else:
@@ -57,7 +58,8 @@ def run(args):
 
 def checked_lessons(name):
     """Return the checks of npgpt's own layers, and remarks."""
-    found, remarks = [], {}
+    found = []
+    remarks = {}
     for lesson in chosen_lessons(name, EXACT if importlib.util.find_spec("mpmath") else PLAIN):
         try:
             checks, said = best_check(lesson)

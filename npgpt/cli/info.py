@@ -66,7 +66,8 @@ def engines():
 def run(args):
     if args.model is not None and (args.preset or args.vocab_size or given_fields(args, MODEL_FIELDS)):
         raise UserError("a model has a fixed shape: give either a model, or a preset and flags")
-    block, found = read_block(args.block), {}
+    block = read_block(args.block)
+    found = {}
     if args.model is not None and is_run(args.model):
         checkpoint = read_while_it_trains(
             args.model, lambda: read_checkpoint(find_checkpoint(args.model), block)

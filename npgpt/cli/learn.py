@@ -119,7 +119,8 @@ def begin(session):
 
 def go_on(session):
     """Go to the next unsolved exercise; after the last one, start over."""
-    steps, left = whole_path(), unsolved(Progress(session.folder))
+    steps = whole_path()
+    left = unsolved(Progress(session.folder))
     at = steps.index(session.step) + 1 if session.step else 0
     arrive(session, next((step for step in steps[at:] + steps[:at] if step in left), None))
 
@@ -238,7 +239,8 @@ def show_mathematics(session):
 
 def show_list(session):
     """Show the exercises by number, a row for each layer; x: solved, >: the present one."""
-    progress, numbers = Progress(session.folder), {step: number for number, step in enumerate(whole_path(), 1)}
+    progress = Progress(session.folder)
+    numbers = {step: number for number, step in enumerate(whole_path(), 1)}
     rows = [[list_entry(progress, step, session.step, numbers[step]) for step in path_of(layer)] for layer in LESSONS]
     session.body = ["\n".join(f"{layer:<15}" + " ".join(row) for layer, row in zip(LESSONS, rows, strict=True))]
 
@@ -249,7 +251,8 @@ def ask_reset(session):
         return
     copy = reset(session.step, session.file)
     said = f"{session.file} was reset" + (f"; your text is in {copy}" if copy else "")
-    session.report, session.seen = None, file_state(session.file)
+    session.report = None
+    session.seen = file_state(session.file)
     session.body = [task(session), said]
 
 

@@ -125,10 +125,12 @@ def main(arguments=None):
     except UserError as error:
         code = fail(error)
     except BrokenPipeError:         # `npgpt … | head`: the reader has closed the pipe, which is no error
-        sys.stdout, code = None, 0
+        sys.stdout = None
+        code = 0
     except OSError as error:
         if error.errno == errno.ENOSPC and error.filename is None:      # files are named
-            error.filename, sys.stdout = "standard output", None
+            error.filename = "standard output"
+            sys.stdout = None
         code = fail(error.strerror or error, error.filename)
     except MemoryError as error:
         code = fail(f"out of memory ({error}): {LESS_MEMORY}")

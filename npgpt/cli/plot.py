@@ -41,7 +41,8 @@ def save_picture(run, out=None):
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError('drawing needs matplotlib: pip install "npgpt[plot]"') from None
-    target, data = Path(out or Path(run) / "loss.png"), io.BytesIO()
+    target = Path(out or Path(run) / "loss.png")
+    data = io.BytesIO()
     kind = target.suffix[1:].lower() or "png"
     figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
     require("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")

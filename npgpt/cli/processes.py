@@ -49,7 +49,8 @@ def connected():
     replace_messages_of_jax()
     address = gpu = None            # JAX may know them
     if all_are_here(count):
-        address, gpu = f"127.0.0.1:{61440 + os.getppid() % 4096}", number       # of one launcher
+        address = f"127.0.0.1:{61440 + os.getppid() % 4096}"  # of one launcher
+        gpu = number
     try:
         jax.distributed.initialize(address, count, number, gpu, heartbeat_timeout_seconds=SILENT)
         yield
@@ -74,7 +75,8 @@ def all_are_here(count):
 
 def replace_messages_of_jax():
     """Print one line instead of JAX's many when it aborts a process because another has ended."""
-    nowhere, err = os.open(os.devnull, os.O_WRONLY), os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    err = os.dup(2)
     out = os.dup(1) if is_first() else nowhere
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (

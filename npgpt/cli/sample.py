@@ -38,7 +38,8 @@ def add_arguments(parser):
 def run(args):
     check_whole("-n", args.num_samples, 1, MOST_SAMPLES)
     loaded = load_given_model(args)
-    model, tokenizer = loaded.model, loaded.tokenizer
+    model = loaded.model
+    tokenizer = loaded.tokenizer
     prompt = default_prompt(model, tokenizer) if args.prompt is None else args.prompt
     require("--stop", args.stop, args.stop != "", "at least one character")
     stop = args.stop and args.stop.replace("\\n", "\n")
@@ -100,7 +101,8 @@ def print_samples(model, tokenizer, prompt, n=1, stop=None, special=True, **samp
 
 def sample_line(model, tokenizer, seed):
     """Return the first LINE characters that a model writes after the default prompt, with " / " for line ends."""
-    text, prompt = "", default_prompt(model, tokenizer)
+    text = ""
+    prompt = default_prompt(model, tokenizer)
     pieces, = continuations(model, tokenizer, prompt, max_new_tokens=LINE, temperature=0.8, seed=seed)
     for piece in pieces:
         text += piece

@@ -70,7 +70,8 @@ evaluation, a line of sampled text is shown; at the end, loss.png is drawn (extr
 
 
 def add_arguments(parser):
-    parser.usage, parser.epilog = "npgpt train [OPTION ...]", EXAMPLES
+    parser.usage = "npgpt train [OPTION ...]"
+    parser.epilog = EXAMPLES
     run = parser.add_argument_group("the run")
     run.add_argument("--out-dir", default="out", help="folder of checkpoints and metrics; by default out")
     again = run.add_mutually_exclusive_group()
@@ -244,11 +245,13 @@ def trainer_of(run, args, backwards):
 
 def print_changes(trainer, saved, args):
     """Print if a resumed run is finished, or if its learning rate jumps because its end moved."""
-    step, options = trainer.step, trainer.options
+    step = trainer.step
+    options = trainer.options
     if step >= options.max_iters:
         remark(f"nothing is left to train: max_iters is {options.max_iters}; to go on, raise "
                "--max-iters")
-    before, now = saved.rate(step), options.rate(step)
+    before = saved.rate(step)
+    now = options.rate(step)
     if now != before and not RATE_FIELDS & vars(args).keys():
         remark(
             f"the learning rate jumps from {before:.3g} to {now:.3g}, because its decay now ends "
@@ -375,7 +378,9 @@ def resumed_run(args):
             "a resumed run keeps its model and what is frozen: leave --init-from and --freeze out"
         )
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir), read_block(args.block))
-    state, saved, given = checkpoint.state, options_of(checkpoint), given_fields(args)
+    state = checkpoint.state
+    saved = options_of(checkpoint)
+    given = given_fields(args)
     if state["options"].get("partial_batch"):
         raise UserError(
             "the run was trained with --partial-batch of an earlier version: continue it "

@@ -60,7 +60,8 @@ def open_corpus(
         except UserError as error:
             if name or (directory / TINYSHAKESPEARE_FILE).exists():
                 raise
-            name, reason = "pydocs", f", because {error}"
+            name = "pydocs"
+            reason = f", because {error}"
     if name == "pydocs":
         return Corpus("pydocs", pydocs_text(), None, f"pydocs, built into Python{reason}")
     path = Path(name or "")

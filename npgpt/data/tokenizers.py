@@ -123,7 +123,8 @@ class NoTokenizer(Tokenizer):
     )
 
     def __init__(self, vocab_size, why=why):
-        self.vocab_size, self.why = vocab_size, why
+        self.vocab_size = vocab_size
+        self.why = why
 
     def encode(self, text, special=False):
         raise UserError(self.why)

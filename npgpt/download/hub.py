@@ -54,7 +54,8 @@ def fetch(repo_id, patterns, revision=None):
         raise UserError(f"{here}{repo_id} cannot be downloaded without huggingface-hub: "
                         "pip install huggingface-hub, or give local files") from None
 
-    problem, new = None, {}
+    problem = None
+    new = {}
     try:        # huggingface_hub has no time limit for this question, and would retry downloads for minutes
         info = call_within(CONNECT_SECONDS, HfApi().model_info, repo_id, revision=revision, files_metadata=True)
         new = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs and not

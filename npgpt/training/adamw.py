@@ -151,14 +151,16 @@ class AdamW:
             engine is None or engine.params is params,
             "the engine of the model whose params these are",
         )
-        self.params, self.engine = params, engine
+        self.params = params
+        self.engine = engine
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.t = 0                          # steps taken
         matrices = [name for name, shape in params.trained.items() if len(shape) > 1]
         self.decaying = frozenset(matrices if decay == "matrices" else params.trained)
         self.factors = factors_of(params.trained, groups or {})
         # Running means of the gradient and of its square.
-        self.m, self.v = params.zeros_like(), params.zeros_like()
+        self.m = params.zeros_like()
+        self.v = params.zeros_like()
 
     def __repr__(self):
         return (f"AdamW(lr={self.lr:g}, betas={self.betas}, weight_decay={self.weight_decay:g}, "
@@ -195,7 +197,8 @@ class AdamW:
             norm = update_slices(self.params, grads, moments, step)
         else:
             norm = self.engine.adamw_step(grads, moments, step)
-        self.lr, self.t = lr, t
+        self.lr = lr
+        self.t = t
         return norm
 
     @property

@@ -38,7 +38,8 @@ def train_step(
     Raises NotFiniteError, before anything has changed. On a GPU nothing waits: loss and norm are
     0-d arrays there.
     """
-    engine, n = model.engine, options.gradient_accumulation_steps
+    engine = model.engine
+    n = options.gradient_accumulation_steps
     numbers = range(step * n, (step + 1) * n)
     micro_batches = [check_batch(model.config, *batches(number)) for number in numbers]
     rngs = [engine.dropout_rng(options.seed, step, i) for i in range(n)]
@@ -67,10 +68,12 @@ def loss_and_grads(engine, batches, rngs, own_loss):
         parts = [engine.loss_and_grads(*zip(*each, strict=True), count) for _, each in same_shapes]
     if len(parts) == 1:
         return parts[0]
-    total, grads = 0.0, None
+    total = 0.0
+    grads = None
     for part in parts:
         loss, new = engine.for_user(*part)
-        total, grads = total + loss, engine.added(new, grads)
+        total = total + loss
+        grads = engine.added(new, grads)
     return total, grads
 
 

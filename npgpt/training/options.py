@@ -62,7 +62,8 @@ class TrainOptions:
         positive = ("batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "eval_iters",
                     "log_interval", "learning_rate", "eps")
         for field in dataclasses.fields(self):
-            name, value = field.name, getattr(self, field.name)
+            name = field.name
+            value = getattr(self, field.name)
             if field.type in (int, int | None):
                 most = MOST_SEED if name == "seed" else MOST
                 check_whole(name, value, int(name in positive), most, or_none=field.type is not int)

@@ -113,7 +113,8 @@ class Trainer:
             check_trained(model.config, model.params.trained)
         if (batches is None) == (train_tokens is None):
             raise UserError("a Trainer needs either train_tokens or batches")
-        self.model, self.on_evaluation = model, on_evaluation
+        self.model = model
+        self.on_evaluation = on_evaluation
         self.schedule, self.groups, self.batches, self.loss = schedule, groups, batches, loss
         self.out_dir = None if out_dir is None else Path(out_dir)
         self.tokenizer = given_tokenizer(tokenizer, model.config.vocab_size)
@@ -152,8 +153,10 @@ class Trainer:
             self.schedule = schedule or (lambda step: self.optimizer.lr)
         self._check()
         self.saved_step: int | None = None      # the step of the last checkpoint
-        self.best_step, self.best_loss = 0, math.inf
-        self.stop_requested, self.stop_signal = False, 0
+        self.best_step = 0
+        self.best_loss = math.inf
+        self.stop_requested = False
+        self.stop_signal = 0
 
     def _check(self):
         """Raise UserError for what would fail only after hours, or train another model in silence.
@@ -179,7 +182,8 @@ class Trainer:
         restore_optimizer(self.optimizer, self.model.params, checkpoint)
         state = checkpoint.state
         self.step = self.saved_step = state["step"]
-        self.best_step, self.best_loss = state["best_step"], state["best_loss"]
+        self.best_step = state["best_step"]
+        self.best_loss = state["best_loss"]
         if self.out_dir:
             self.out_dir.mkdir(parents=True, exist_ok=True)
             drop_metrics_after(self.out_dir, self.step)
@@ -208,7 +212,9 @@ class Trainer:
             if self.step == 0:          # also if a run was killed between its first checkpoint and its first metrics
                 self.evaluate_and_save(lines)
                 bar.reset()             # its clock, to exclude the first evaluation
-            began, first, record = time.perf_counter(), self.tokens_read, {}
+            began = time.perf_counter()
+            first = self.tokens_read
+            record = {}
             while self.step < (options := self.options).max_iters and not self.stop_requested:
                 record = self.train_step()
                 bar.update()
@@ -225,7 +231,8 @@ class Trainer:
                     bar.set_postfix_str(f"loss {record['loss']:.4f}{best}, {speed:,} tokens/s")
                 if evaluating:
                     self.evaluate_and_save(lines)
-                began, first = time.perf_counter(), self.tokens_read
+                began = time.perf_counter()
+                first = self.tokens_read
             if self.out_dir and self.saved_step != self.step:
                 if record:
                     self.read(record)
@@ -234,7 +241,8 @@ class Trainer:
 
     def request_stop(self, number: int = 0) -> None:
         """Let `run` end after the step in progress. number: of the signal that asks for it."""
-        self.stop_requested, self.stop_signal = True, number
+        self.stop_requested = True
+        self.stop_signal = number
 
     def train_step(self) -> dict:
         """Take one step, and return its record. On a GPU its values are still being computed, see
@@ -268,7 +276,8 @@ class Trainer:
         Of a function `batches`, they are spread evenly over the numbers of all steps.
         """
         options = self.options
-        n, size = options.eval_iters, options.batch_size
+        n = options.eval_iters
+        size = options.batch_size
         read = {split: map(crops.at, crops.evenly(n, size)) for split, crops in self.crops.items()}
         if self.batches:
             total = options.max_iters * options.gradient_accumulation_steps
@@ -294,7 +303,8 @@ class Trainer:
         if not math.isfinite(loss):
             raise self._not_finite(f"the {NAMES[split]} loss is {loss}")
         if split == "train" or loss < self.best_loss:
-            self.best_step, self.best_loss = self.step, loss
+            self.best_step = self.step
+            self.best_loss = loss
         record = {"step": self.step} | {f"{split}_loss": loss for split, loss in losses.items()}
         if self.out_dir:
             if self.step == 0:      # the checkpoint comes first, because it replaces an earlier run
