@@ -6,14 +6,13 @@ forgotten: those are read again as a new text.
 
 import contextlib
 import itertools
-import operator
 import re
 import sys
 
 import numpy as np
 
 from npgpt.checks import check_whole, require
-from npgpt.cli.arguments import add_model_argument, add_special_argument, load_given_model
+from npgpt.cli.arguments import add_model_argument, add_special_argument, load_given_model, only
 from npgpt.errors import UserError, without_controls
 
 MOST_SAMPLES = 10_000
@@ -40,12 +39,14 @@ def run(args):
     loaded = load_given_model(args)
     model = loaded.model
     tokenizer = loaded.tokenizer
-    prompt = default_prompt(model, tokenizer) if args.prompt is None else args.prompt
+    prompt = args.prompt
+    if prompt is None:
+        prompt = default_prompt(model, tokenizer)
+        args.special = True
     require("--stop", args.stop, args.stop != "", "at least one character")
     stop = args.stop and args.stop.replace("\\n", "\n")
-    sampling = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p", "seed")}
-    special = args.special or args.prompt is None
-    print_samples(model, tokenizer, prompt, args.num_samples, stop, special, **sampling)
+    sampling = only(vars(args), ("max_new_tokens", "temperature", "top_k", "top_p", "seed"))
+    print_samples(model, tokenizer, prompt, args.num_samples, stop, args.special, **sampling)
 
 
 def default_prompt(model, tokenizer):
@@ -71,14 +72,15 @@ def continuations(model, tokenizer, prompt, n=1, stop=None, special=True, **samp
     ids = tokenizer.encode(prompt, special)
     if len(ids) == 0:
         raise UserError("the prompt is empty: give at least one character, or leave --prompt out for a new line")
-    columns = model.stream(np.tile(ids, (n, 1)), **sampling, eos_token_id=tokenizer.eos_token_id)
+    end = tokenizer.eos_token_id
+    columns = model.stream(np.tile(ids, (n, 1)), **sampling, eos_token_id=end)
 
     def text_of(row, column):
-        tokens = map(operator.itemgetter(row), column)
-        texts = tokenizer.decode_stream(itertools.takewhile(lambda token: token != tokenizer.eos_token_id, tokens), ids)
+        tokens = itertools.takewhile(lambda token: token != end, (each[row] for each in column))
+        texts = tokenizer.decode_stream(tokens, ids)
         return texts if stop is None else text_before(stop, texts)
 
-    return [text_of(row, each) for row, each in enumerate(itertools.tee(columns, n))]   # no more columns than one needs
+    return [*map(text_of, range(n), itertools.tee(columns, n))]     # no more columns than one needs
 
 
 def print_samples(model, tokenizer, prompt, n=1, stop=None, special=True, **sampling):
@@ -92,11 +94,10 @@ def print_samples(model, tokenizer, prompt, n=1, stop=None, special=True, **samp
         if i:
             print("-" * 60)
         # Together: XLA reports compilation before the first token.
-        sys.stdout.write(shown(prompt + next(pieces, "")))
+        print(shown(prompt + next(pieces, "")), end="")
         for text in pieces:
-            sys.stdout.write(shown(text))
-            sys.stdout.flush()
-        sys.stdout.write("\n")
+            print(shown(text), end="", flush=True)
+        print()
 
 
 def sample_line(model, tokenizer, seed):

@@ -10,7 +10,6 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections import namedtuple
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -107,10 +106,6 @@ def add_arguments(parser):
     add_field_arguments(parser, TrainOptions, "training", TRAIN_FIELDS)
 
 
-# A training run as the flags describe it, before it writes anything. checkpoint: of the run that is continued.
-Run = namedtuple("Run", "model train_tokens val_tokens tokenizer options corpus_name checkpoint", defaults=[None])
-
-
 def run(args):
     check_path("--out-dir", args.out_dir)
     if args.init_from in INSTEAD and not os.path.exists(args.init_from):
@@ -150,9 +145,8 @@ def train(args, backwards=None):
         except OSError as error:
             if not is_reader_gone(error):
                 raise
-            if trainer is None or trainer.saved_step is None:
-                how = "nothing was trained"
-            else:
+            how = "nothing was trained"
+            if trainer and trainer.saved_step is not None:
                 how = f"{stopped(trainer)}; continue with: {resume_command(args)}"
             say(f"npgpt: the reader of the output has gone: {how}")
             sys.stdout = None       # Python would flush it at exit, and fail
@@ -168,7 +162,7 @@ def begin(args, backwards, stack):
             tidy(args.out_dir)
     elif is_first():
         check_out_dir(args)
-    trainer = trainer_of(plan(args), args, backwards)
+    trainer = trainer_of(args, backwards, *plan(args))
     if not args.resume and is_first():
         stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
         check_out_dir(args)
@@ -220,26 +214,24 @@ class OneOfMany(Trainer):
         return record
 
 
-def trainer_of(run, args, backwards):
-    """Return the Trainer of a `Run`, with the learner's `Backwards` if there are any."""
+def trainer_of(args, backwards, model, splits, options, tokenizer, corpus_name, checkpoint=None):
+    """Return the Trainer of a `plan`, with the learner's `Backwards` if there are any."""
     if backwards:
         from npgpt.study.judge.own_backward import use
 
-        use(backwards, run.model)
+        use(backwards, model)
         remark(backwards.summary(), flush=True)
     trainer_type = Trainer if launched()[0] == 1 else OneOfMany
-    out_dir = args.out_dir if is_first() else None
-    trainer = trainer_type(run.model, run.train_tokens, run.val_tokens, run.options, out_dir,
-                           run.tokenizer, run.corpus_name,
-                           on_evaluation=None if args.quiet else print_line)
-    if run.checkpoint:
-        trainer.restore(run.checkpoint)
+    trainer = trainer_type(model, *splits, options, args.out_dir if is_first() else None,
+                           tokenizer, corpus_name, None if args.quiet else print_line)
+    if checkpoint:
+        trainer.restore(checkpoint)
         if is_first():
             if find_checkpoint(args.out_dir, "best").name == f"step-{trainer.best_step:08d}":
                 # after a kill between a save and its clean-up
                 keep_only(args.out_dir, {trainer.step, trainer.best_step})
-            remark(f"resuming {run.checkpoint.folder} at step {trainer.step}")
-            print_changes(trainer, options_of(run.checkpoint), args)
+            remark(f"resuming {checkpoint.folder} at step {trainer.step}")
+            print_changes(trainer, options_of(checkpoint), args)
     return trainer
 
 
@@ -296,7 +288,11 @@ def print_sample(trainer, backwards):
 
 
 def plan(args):
-    """Return the `Run` that the flags describe: a new one, or with --resume that in --out-dir."""
+    """Return the run that the flags describe, before it writes anything.
+
+    It is a new one, or with --resume that in --out-dir: model, (train, validation) tokens, options,
+    tokenizer, the name of the corpus, and of a run that is continued the checkpoint.
+    """
     if args.resume:
         return resumed_run(args)
     given = given_fields(args)
@@ -319,9 +315,8 @@ def plan(args):
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
     if args.init_from:
         model, tokenizer = pretrained_model(args, options, model_fields)
-        if "crop_length" not in given:
-            shortest = min(options.crop_length, model.config.block_size)
-            options = dataclasses.replace(options, crop_length=shortest)
+        if "crop_length" not in given and options.crop_length > model.config.block_size:
+            options = dataclasses.replace(options, crop_length=model.config.block_size)
     else:
         # Token files have their own tokenizer.
         kind = args.tokenizer or (None if corpus.text is None else fields.get("tokenizer"))
@@ -332,15 +327,13 @@ def plan(args):
                     options.init, args.freeze or ())
     print_special(corpus, tokenizer, args.special)
     splits = open_tokens(tokenizer, corpus, options.val_fraction, args.special)
-    return Run(model, *splits, tokenizer, options, name)
+    return model, splits, options, tokenizer, name
 
 
 def pretrained_model(args, options, model_fields):
     """Return (model, tokenizer) of --init-from. Of the model's fields, only the dropouts may be changed."""
-    dropouts = only(model_fields, DROPOUTS)
-    if "dropout" in dropouts:
-        # The three others follow it unless they are given.
-        dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}
+    # Those that are not given follow "dropout".
+    dropouts = dict.fromkeys(DROPOUTS) if "dropout" in model_fields else {}
     loaded = load_model(
         args.init_from,
         dtype=options.dtype,
@@ -349,7 +342,7 @@ def pretrained_model(args, options, model_fields):
         kernels=args.kernels,
         freeze=args.freeze or (),
         block=args.block,
-        **dropouts,
+        **dropouts | only(model_fields, DROPOUTS),
     )
     for name, asked in model_fields.items():
         if name not in DROPOUTS:
@@ -372,7 +365,7 @@ def kernels_of_run(args, state):
 
 
 def resumed_run(args):
-    """Return the `Run` in --out-dir. Flags may change the training, not the model."""
+    """Return the `plan` of the run in --out-dir. Flags may change the training, not the model."""
     if args.init_from is not None or args.freeze is not None:
         raise UserError(
             "a resumed run keeps its model and what is frozen: leave --init-from and --freeze out"
@@ -406,8 +399,7 @@ def resumed_run(args):
     threads = state["threads"] if args.threads is None else args.threads
     model = GPT(checkpoint.config, None, options.dtype, args.device, threads, kernels,
                 freeze=state.get("frozen", ()))
-    return Run(model, *splits, checkpoint.tokenizer, options, state["corpus"]["name"],
-               checkpoint)
+    return (model, splits, options, checkpoint.tokenizer, state["corpus"]["name"], checkpoint)
 
 
 def check_tokenizer(args, tokenizer, folder):
