@@ -1,7 +1,7 @@
 """`load`: a trained model with its tokenizer, from a run, a folder, a file or the hub."""
 
-import dataclasses
 from pathlib import Path
+from typing import NamedTuple
 
 from npgpt.api import GPT, BlockFile, Name
 from npgpt.checkpoints.load import find_model
@@ -27,8 +27,7 @@ from npgpt.errors import UserError
 from npgpt.model.block import GPT2, read_block
 
 
-@dataclasses.dataclass(frozen=True)
-class Loaded:
+class Loaded(NamedTuple):
     """A model with its tokenizer, or a `NoTokenizer`, and origin. `checkpoint` is None for a model
     that npgpt did not train.
     """
@@ -56,8 +55,8 @@ def load(name_or_path: Name = "out", revision: str | None = None, which: str = "
     more tokens than the model.
     """
     check_choice("which", which, ("best", "latest"))
-    loaded = load_model(name_or_path, revision, which, dtype, device, threads, kernels,
-                        block=block, tokenizer=tokenizer)
+    loaded = load_model(name_or_path, revision, which, dtype, None, block, tokenizer,
+                        device=device, threads=threads, kernels=kernels)
     return loaded.model, None if isinstance(loaded.tokenizer, NoTokenizer) else loaded.tokenizer
 
 
@@ -66,18 +65,15 @@ def load_model(
     revision=None,
     which="best",
     dtype=None,
-    device="cpu",
-    threads=None,
-    kernels="auto",
     freeze=None,
     block=None,
     tokenizer=None,
-    **config_fields,
+    **options,
 ) -> Loaded:
-    """Load a model like `load`, and return a `Loaded`; config_fields replace fields of its config
-    (the dropouts).
+    """Load a model like `load`, and return a `Loaded`.
 
     freeze: as in `GPT`; None: what a run with a block of its own has frozen, and nothing else.
+    options: device, threads, kernels, and fields that replace those of its config (the dropouts).
     A run may save and delete checkpoints meanwhile.
     """
     block = read_block(block)
@@ -92,8 +88,7 @@ def load_model(
                 frozen = checkpoint.state.get("frozen", ())
         else:
             found = find_model(name, revision)
-        model = GPT.from_pretrained(found, None, dtype, device, threads, kernels, frozen, block,
-                                    **config_fields)
+        model = GPT.from_pretrained(found, None, dtype, freeze=frozen, block=block, **options)
         if checkpoint is not None:
             return Loaded(model, checkpoint.tokenizer, found, checkpoint)
         folder = found.parent if found.suffix == ".safetensors" else found

@@ -42,9 +42,10 @@ def find_model(name_or_path: AnyPath, revision: str | None = None) -> Path:
             f"checkpoint, so give the run, {path.parent}"
         )
     if path.is_file():
+        kind = "not a .safetensors file"
         with open_regular(path) as file:
-            llm_c = file.read(4) == LLM_C
-        kind = "llm.c's weights, which npgpt does not read" if llm_c else "not a .safetensors file"
+            if file.read(4) == LLM_C:
+                kind = "llm.c's weights, which npgpt does not read"
         raise UserError(f"{path} is {kind}: give a folder with config.json and model.safetensors")
     from npgpt.download import hub  # imports a progress bar
 
@@ -64,11 +65,15 @@ def open_model(
     config that npgpt does not support, a damaged file, and tensors that are missing, extra, or of
     the wrong shape or type.
     """
-    folder, files = (path.parent, [path]) if path.suffix == ".safetensors" else (path, weight_files(path))
+    if path.suffix == ".safetensors":
+        folder = path.parent
+        files = [path]
+    else:
+        folder = path
+        files = weight_files(path)
     config = read_config(folder / "config.json", block)
     stored = {}             # our name -> (file, its name there)
-    for file in files:
-        tensors = TensorFile(file)
+    for tensors in map(TensorFile, files):
         for name in tensors.shapes:
             ours = name.removeprefix("transformer.")
             if ours in stored:

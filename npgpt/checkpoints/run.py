@@ -13,7 +13,6 @@ it is renamed if its name is needed. Pickle is not used.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import os
 import re
@@ -21,7 +20,7 @@ import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -63,8 +62,7 @@ DAMAGED = "the checkpoint is damaged or was edited; delete this folder to contin
 Read = TypeVar("Read")      # what a function returns
 
 
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A checkpoint whose small files have been read; `Trainer.restore` reads the tensors."""
 
     folder: Path

@@ -55,13 +55,12 @@ class TensorFile:
 
         Raises UserError if the file ends early, or a number becomes infinite.
         """
-        flat = array.reshape(-1)
-        begin = 0
+        rest = array.reshape(-1)
+        what = f"{self.path}: {name}"
         for values in self.chunks(name):
-            part = flat[begin : begin + values.size]
-            begin += values.size
-            with on_device_of(flat):
-                part[:] = as_floats(f"{self.path}: {name}", values, flat.dtype, library_of(flat))
+            with on_device_of(rest):
+                rest[:len(values)] = as_floats(what, values, rest.dtype, library_of(rest))
+            rest = rest[len(values):]
 
     def chunks(self, name):
         """Yield the values of a tensor, stored as one of DTYPES, in 1-D arrays of at most CHUNK.
@@ -85,18 +84,15 @@ def same_values(a, b):
 
     Their types may differ.
     """
-    (file_a, name_a), (file_b, name_b) = a, b
-    stored = {file_a.dtype(name_a), file_b.dtype(name_b)}
-    if file_a.shapes[name_a] != file_b.shapes[name_b] or not stored <= DTYPES.keys():
+    shapes = [file.shapes[name] for file, name in (a, b)]
+    if shapes[0] != shapes[1] or not all(file.dtype(name) in DTYPES for file, name in (a, b)):
         return False
-    pairs = zip(file_a.chunks(name_a), file_b.chunks(name_b), strict=True)
-    return all(np.array_equal(x, y) for x, y in pairs)
+    return all(map(np.array_equal, *(file.chunks(name) for file, name in (a, b))))
 
 
 def is_zero(file, name):
     """Return whether a tensor of a `TensorFile` has only zeros."""
-    is_float = file.dtype(name) in DTYPES
-    return is_float and not any(values.any() for values in file.chunks(name))
+    return file.dtype(name) in DTYPES and not any(map(np.any, file.chunks(name)))
 
 
 def check_tensors(shapes, stored, path):
@@ -110,16 +106,14 @@ def check_tensors(shapes, stored, path):
         file, stored_name = stored.get(name, (None, name))
         if file is None:
             complaints.append(f"{name} is missing")
-        elif file.shapes[stored_name] != shape:
-            found = file.shapes[stored_name]
+        elif (found := file.shapes[stored_name]) != shape:
             complaints.append(f"{name} has the shape {found} instead of {shape}")
             transposed |= name.endswith("c_attn.weight") and found == shape[::-1]
         elif file.dtype(stored_name) not in DTYPES:
             complaints.append(f"{name} is stored as {file.dtype(stored_name)}, not as floats of 16 to 64 bits")
     if complaints:
-        hint = TRANSPOSED if transposed else ""
-        shown = ", ".join(complaints[:5])
-        raise UserError(f"{path} does not fit the model's config: {shown}{hint}")
+        shown = ", ".join(complaints[:5]) + TRANSPOSED * transposed
+        raise UserError(f"{path} does not fit the model's config: {shown}")
 
 
 def write_tensors(file: BinaryIO, tensors: dict) -> None:

@@ -49,13 +49,17 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     description = read_description(folder)
     if description is None:
         return None
-    match description:
-        case {"added_tokens": list(added)}:
-            beyond = [token for token in added if is_beyond(token, vocab_size)]
-            description["added_tokens"] = [token for token in added if token not in beyond]
-            if beyond:
-                names = ", ".join(str(token.get("content")) for token in beyond)
-                say_once(f"{folder}: the model has no row for the added tokens {names}")
+    beyond = []
+    added = description.get("added_tokens")
+    if not isinstance(added, list):
+        added = []
+    for token in list(added):
+        match token:
+            case {"id": int(i)} if i >= vocab_size:
+                added.remove(token)
+                beyond.append(str(token.get("content")))
+    if beyond:
+        say_once(f"{folder}: the model has no row for the added tokens {', '.join(beyond)}")
     if is_gpt2(description):
         return GPT2Tokenizer()
     try:
@@ -64,11 +68,6 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     except UserError as error:
         name = next(name for name in ("tokenizer.json", "vocab.json") if (folder / name).exists())
         raise UserError(f"the tokenizer in {folder / name} cannot be used: {error}") from error
-
-
-def is_beyond(token, vocab_size):
-    """Return whether an added token, which may be damaged, has an id beyond a vocabulary."""
-    return isinstance(token, dict) and isinstance(i := token.get("id"), int) and i >= vocab_size
 
 
 def read_description(folder: Path) -> dict | None:

@@ -95,12 +95,13 @@ def run(args):
 
 def list_exercises(args):
     progress = Progress(folder_here())
-    print(f"{'layer':<16}" + "".join(f"{level:<22}" for level in COLUMNS) + "bugs found")
+    row = "{:<15} {:<22}{:<22}{:<22}{:<22}{}"
+    print(row.format("layer", *COLUMNS, "bugs found"))
     for layer in LESSONS:
         cells = [status(progress.entry(f"{layer} {level}")) * (level in levels_of(layer))
                  for level in COLUMNS]
         bugs = sum("solved" in entry for name, entry in progress.entries.items() if name.startswith(f"{layer} bug "))
-        print(f"{layer:<15} " + "".join(f"{each:<22}" for each in cells) + str(bugs or "-"))
+        print(row.format(layer, *cells, bugs or "-"))
     print("\nnpgpt learn leads through all of them")
 
 

@@ -47,13 +47,13 @@ def run(args):
         raise UserError(f"{args.layer} is a layer of npgpt: leave {args.name or '--input'} out")
     else:
         found, remarks = checked_lessons(args.layer)
-    checks = [each for one in found for each in one]
     for each in remarks:
         remark(each, file=sys.stderr)
     for one in found:
         print(f"\n{table_text(one)}")
+    checks = sum(found, [])
     print_summary(checks)
-    return 1 if any(each.verdict == WRONG for each in checks) else 0
+    return any(each.verdict == WRONG for each in checks)
 
 
 def checked_lessons(name):

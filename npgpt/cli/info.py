@@ -68,7 +68,16 @@ def run(args):
         raise UserError("a model has a fixed shape: give either a model, or a preset and flags")
     block = read_block(args.block)
     found = {}
-    if args.model is not None and is_run(args.model):
+    if args.model is None:
+        fields = {**load_preset(args.preset or "char-cpu"), **given_fields(args, MODEL_FIELDS)}
+        tokenizer = fields.get("tokenizer", "char")
+        vocab_size = VOCABULARIES.get(tokenizer) if args.vocab_size is None else args.vocab_size
+        if vocab_size is None:
+            raise UserError(f"the vocabulary of {tokenizer} is unknown here: give it as --vocab-size")
+        config = GPTConfig(vocab_size=vocab_size, block=block or GPT2,
+                           **only(fields, MODEL_FIELDS))
+        batch_size = fields.get("batch_size", TrainOptions.batch_size)
+    elif is_run(args.model):
         checkpoint = read_while_it_trains(
             args.model, lambda: read_checkpoint(find_checkpoint(args.model), block)
         )
@@ -78,18 +87,9 @@ def run(args):
         if not args.json:
             text = "{}: step {step}, best loss {best_loss:.4f} at step {best_step}"
             print(text.format(checkpoint.folder, **found))
-    elif args.model is not None:
+    else:
         config, *_ = open_model(find_model(args.model, args.revision), block)
         batch_size = 1
-    else:
-        fields = {**load_preset(args.preset or "char-cpu"), **given_fields(args, MODEL_FIELDS)}
-        tokenizer = fields.get("tokenizer", "char")
-        vocab_size = VOCABULARIES.get(tokenizer) if args.vocab_size is None else args.vocab_size
-        if vocab_size is None:
-            raise UserError(f"the vocabulary of {tokenizer} is unknown here: give it as --vocab-size")
-        config = GPTConfig(vocab_size=vocab_size, block=block or GPT2,
-                           **only(fields, MODEL_FIELDS))
-        batch_size = fields.get("batch_size", TrainOptions.batch_size)
     if args.batch_size is not None:
         batch_size = args.batch_size
     check_whole("--batch-size", batch_size, 1)

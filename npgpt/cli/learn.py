@@ -119,7 +119,8 @@ def begin(session):
         there = [step for step in whole_path() if step.name == progress.at]
         arrive(session, there[0]) if there and unsolved(progress) else go_on(session)
     finally:
-        session.body[:0] = [GRADIENT] if session.step else []
+        if session.step:
+            session.body.insert(0, GRADIENT)
 
 
 def go_on(session):

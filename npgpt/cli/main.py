@@ -69,11 +69,12 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args, namespace=None):
         flags = self._option_string_actions         # of this command alone
         given = []
+        args = list(args)
         for i, argument in enumerate(itertools.takewhile("--".__ne__, args)):
             name, sign, value = argument.partition("=")
             flag = name.replace("_", "-")
             if name.startswith("--") and flag in flags:
-                args = [*args[:i], flag + sign + value, *args[i + 1:]]
+                args[i] = flag + sign + value
                 given.append(flag)
                 if sign and flags[flag].nargs == 0:
                     spelled = " or ".join(flags[flag].option_strings)
@@ -147,14 +148,15 @@ def main(arguments=None):
 
 def parse(arguments):
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if arguments[:1] == ["exercise"] and arguments[1:] and arguments[1].endswith(".py"):
-        arguments = ["exercise", "file", *arguments[1:]]
+    command, *others = arguments
+    if command == "exercise" and others and others[0].endswith(".py"):
+        arguments = ["exercise", "file", *others]
     parser = Parser(prog="npgpt", description="GPT-2 from scratch in NumPy, with every gradient written by hand.")
     parser.add_argument("--version", action="version", version=f"npgpt {npgpt.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=summary)
-        if arguments[:1] == [name]:
+        if command == name:
             module = importlib.import_module(f"npgpt.cli.{name}")
             subparser.description = module.__doc__
             subparser.set_defaults(function=module.run)
@@ -171,8 +173,9 @@ def parse(arguments):
 
 def fail(message, subject=None):
     """Print one line about what is wrong. Returns the exit code for it."""
-    line = f"{one_line(subject, 300)}: {message}" if subject else message
+    if subject:
+        message = f"{one_line(subject, 300)}: {message}"
     who = "" if is_first() else f"process {launched()[1]}: "
     if is_first() or is_connected():        # before they are connected, all processes fail alike
-        say(f"npgpt: {who}{one_line(line)}")
+        say(f"npgpt: {who}{one_line(message)}")
     return 2

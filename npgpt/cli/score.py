@@ -51,7 +51,7 @@ def run(args):
                    scores=[dict(zip(("id", "text", "nats"), row, strict=True)) for row in rows])
         return
     if sys.stdout.isatty() and style(colour_code(0.0), "x") != "x":
-        print(painted(texts[0], None) + "".join(map(painted, texts[1:], bits)) + "\n")
+        print(*map(painted, texts, [None, *bits]), "\n", sep="")
         steps = range(0, BITS * len(COLOURS), BITS)
         print("bits", *(style(colour_code(low), f" {low}{'+' * (low == steps[-1])} ") for low in steps))
     else:

@@ -61,15 +61,15 @@ class HFTokenizer(Tokenizer):
             raise UserError('a tokenizer.json needs the tokenizers library: pip install "npgpt[hf]"') from None
         self.description = description
         with one_line_errors():
-            self._library = tokenizers.Tokenizer.from_str(json.dumps(description))
-        self._library.no_truncation()       # a corpus is one long text
-        self._library.no_padding()
+            self._library = library = tokenizers.Tokenizer.from_str(json.dumps(description))
+        library.no_truncation()             # a corpus is one long text
+        library.no_padding()
         # The largest id, not the number of tokens: ids may have gaps, and the embedding needs a row for each id.
-        self.vocab_size = max(self._library.get_vocab().values(), default=-1) + 1
+        self.vocab_size = max(library.get_vocab().values(), default=-1) + 1
         if not 0 < self.vocab_size <= 2**16:
             raise UserError(f"its vocabulary is {self.vocab_size}, and token files can store 1 to 65536")
-        self.special = {token.content: i for i, token in
-                        self._library.get_added_tokens_decoder().items() if token.special}
+        added = library.get_added_tokens_decoder()
+        self.special = {added[i].content: i for i in added if added[i].special}
         self.names = {key: name for name, key in KNOWN.items() if name in self.special}
         for key, token in config.items() if isinstance(config, dict) else ():
             content = token.get("content") if isinstance(token, dict) else token
@@ -90,8 +90,9 @@ class HFTokenizer(Tokenizer):
             raise UserError(f"there is no tokenizer at {name!r}: give hf: and a tokenizer.json, a folder that contains "
                             "one, or the name of a repository on the hub")
         try:
-            beside = path.with_name("tokenizer_config.json")
-            config = read_json(beside, MOST_TOKENIZER_BYTES) if beside.exists() else None
+            config = None
+            if (beside := path.with_name("tokenizer_config.json")).exists():
+                config = read_json(beside, MOST_TOKENIZER_BYTES)
             return cls(read_json(path, MOST_TOKENIZER_BYTES), config)
         except (OSError, UserError) as error:
             raise UserError(f"{path} cannot be used as a tokenizer.json ({error}): give another one") from error
@@ -124,11 +125,12 @@ class HFTokenizer(Tokenizer):
         for token in tokens:
             ids.append(token)
             longer = self.decode(ids)
-            complete = not longer.endswith("\ufffd")        # else a character may be incomplete
-            yield longer[len(text):] if complete else ""
-            if complete:
-                ids = ids[-CONTEXT:]
-                text = longer = self.decode(ids)
+            if longer.endswith("\ufffd"):       # a character may be incomplete
+                yield ""
+                continue
+            yield longer[len(text):]
+            ids = ids[-CONTEXT:]
+            text = longer = self.decode(ids)
         yield longer[len(text):]
 
     def count_bytes(self, tokens):

@@ -13,7 +13,6 @@ WITHOUT_HEADER = (
     "it is a token file of llm.c: without its header of 1,024 bytes it is nanoGPT's train.bin or "
     "val.bin"
 )
-SPLITS = ("train", "val")
 LLM_C = (20240520).to_bytes(4, "little")        # begins llm.c's token files
 
 
@@ -54,12 +53,13 @@ class TokenFile:
 
 def write_token_files(folder: Path, train: np.ndarray, val: np.ndarray | None) -> None:
     """Write both splits into a folder, for `load_token_files`. Without validation, val.bin is empty."""
-    for split, tokens in zip(SPLITS, (train, val), strict=True):
+    for name, tokens in {"train.bin": train, "val.bin": val}.items():
         data = b"" if tokens is None else tokens.astype("<u2").tobytes()
-        (folder / f"{split}.bin").write_bytes(data)
+        (folder / name).write_bytes(data)
 
 
 def load_token_files(folder: Path) -> tuple[TokenFile, TokenFile | None]:
     """Return train.bin and val.bin of `folder`; None if val.bin is empty. Raises as `TokenFile`."""
-    train, val = (folder / f"{split}.bin" for split in SPLITS)
-    return TokenFile(train), None if val.is_file() and val.stat().st_size == 0 else TokenFile(val)
+    val = folder / "val.bin"
+    is_empty = val.is_file() and not val.stat().st_size
+    return TokenFile(folder / "train.bin"), None if is_empty else TokenFile(val)

@@ -104,7 +104,7 @@ class GPT2Tokenizer(Tokenizer):
 
     def encode(self, text: str, special: bool = False) -> np.ndarray:
         """Return the ids of `text`, int64 1-D. special: read "<|endoftext|>" as a token."""
-        allowed = {*self.special} if special else set()
+        allowed = {*self.special * special}
         ids = self._encoding.encode(text, allowed_special=allowed, disallowed_special=())
         return np.array(ids, dtype=np.int64)
 
@@ -181,8 +181,8 @@ def given_tokenizer(given: AnyTokenizer, vocab_size: int, to_save: bool = True) 
         with one_line_errors():
             description = json.loads(library.to_str())
         given = HFTokenizer(description, getattr(given, "special_tokens_map", None))
-    size = getattr(given, "vocab_size", None)
-    check_whole("vocab_size of the tokenizer of this model", size, 1, vocab_size)
+    check_whole("vocab_size of the tokenizer of this model", getattr(given, "vocab_size", None),
+                1, vocab_size)
     if to_save and type(given) not in SAVED:
         raise UserError(
             f"a tokenizer of the type {type(given).__name__} cannot be saved, only npgpt's own "
@@ -214,8 +214,10 @@ def tokenizer_from_dict(data: dict) -> Tokenizer:
 
 def save_tokenizer(tokenizer: Tokenizer, path: AnyPath) -> None:
     """Write the tokenizer to `path` as JSON, atomically. Raises OSError."""
-    names = {"names": tokenizer.names} if tokenizer.names else {}
-    write_json(path, tokenizer.to_dict() | names)
+    description = tokenizer.to_dict()
+    if tokenizer.names:
+        description["names"] = tokenizer.names
+    write_json(path, description)
 
 
 def load_tokenizer(path: AnyPath) -> Tokenizer:

@@ -90,8 +90,8 @@ class AdamWStep(NamedTuple):
     def update(self, name, p, g, m, v, clip):
         """Apply `rule` to a part of the parameter `name`, and return p, m, v. clip: from `clip`."""
         factor, decay = self.factor_and_decay(name)
-        rates = factor * self.lr, factor * self.step_size, self.eps
-        return self.rule(p, g, m, v, *rates, self.beta1, self.beta2, decay, clip)
+        return self.rule(p, g, m, v, factor * self.lr, factor * self.step_size, self.eps,
+                         self.beta1, self.beta2, decay, clip)
 
 
 def factors_of(names, groups):
@@ -155,8 +155,8 @@ class AdamW:
         self.engine = engine
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.t = 0                          # steps taken
-        matrices = [name for name, shape in params.trained.items() if len(shape) > 1]
-        self.decaying = frozenset(matrices if decay == "matrices" else params.trained)
+        self.decaying = frozenset(name for name, shape in params.trained.items()
+                                  if decay == "all" or len(shape) > 1)
         self.factors = factors_of(params.trained, groups or {})
         # Running means of the gradient and of its square.
         self.m = params.zeros_like()

@@ -11,7 +11,7 @@ METRICS_FILE = "metrics.jsonl"
 
 def append_metrics(out_dir: AnyPath, record: dict) -> None:
     """Append one record, a dict with a "step". Raises UserError if the file is not a regular one, OSError."""
-    path = Path(out_dir) / METRICS_FILE
+    path = Path(out_dir, METRICS_FILE)
     check_regular(path)
     with naming(path), open(path, "ab") as file:
         file.write((json.dumps(record) + "\n").encode())
@@ -19,8 +19,8 @@ def append_metrics(out_dir: AnyPath, record: dict) -> None:
 
 def read_metrics(out_dir: AnyPath) -> list[dict]:
     """Return the records, without lines that a kill or damage spoiled. Raises as `append_metrics`."""
-    with open_regular(Path(out_dir) / METRICS_FILE) as file:
-        return [record for line in file if (record := read_record(line)) is not None]
+    with open_regular(Path(out_dir, METRICS_FILE)) as file:
+        return [*filter(None, map(read_record, file))]
 
 
 def read_record(line):
@@ -29,13 +29,13 @@ def read_record(line):
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    whole = isinstance(record, dict) and isinstance(record.get("step"), int) and all(map(is_real, record.values()))
-    return record if whole else None
+    if isinstance(record, dict) and isinstance(record.get("step"), int) and all(map(is_real, record.values())):
+        return record
 
 
 def drop_metrics_after(out_dir: AnyPath, step: int) -> None:
     """Delete the records after a step, because the resumed run repeats them; -1: all. Raises as `append_metrics`."""
-    path = Path(out_dir) / METRICS_FILE
+    path = Path(out_dir, METRICS_FILE)
     records = read_metrics(out_dir) if path.is_file() else []
     kept = [json.dumps(record) + "\n" for record in records if record["step"] <= step]
     write_atomically(path, "".join(kept).encode())

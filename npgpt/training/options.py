@@ -63,7 +63,7 @@ class TrainOptions:
                     "log_interval", "learning_rate", "eps")
         for field in dataclasses.fields(self):
             name = field.name
-            value = getattr(self, field.name)
+            value = getattr(self, name)
             if field.type in (int, int | None):
                 most = MOST_SEED if name == "seed" else MOST
                 check_whole(name, value, int(name in positive), most, or_none=field.type is not int)

@@ -119,9 +119,10 @@ class Trainer:
         self.out_dir = None if out_dir is None else Path(out_dir)
         self.tokenizer = given_tokenizer(tokenizer, model.config.vocab_size)
         options = options or TrainOptions()
-        self.crop_length = options.crop_length or model.config.block_size
-        if self.crop_length > model.config.block_size:
-            raise UserError(f"crop_length {self.crop_length} is more than block_size {model.config.block_size}")
+        most = model.config.block_size
+        self.crop_length = options.crop_length or most
+        if self.crop_length > most:
+            raise UserError(f"crop_length {self.crop_length} is more than block_size {most}")
         self.crops = {}
         for split, tokens in {"train": train_tokens, "val": val_tokens}.items():
             if tokens is None:
@@ -277,12 +278,12 @@ class Trainer:
         """
         options = self.options
         n = options.eval_iters
-        size = options.batch_size
-        read = {split: map(crops.at, crops.evenly(n, size)) for split, crops in self.crops.items()}
+        read = {}
         if self.batches:
             total = options.max_iters * options.gradient_accumulation_steps
-            numbers = (i * total // n for i in range(n))
-            read = {"train": map(self._batch, numbers), **read}
+            read["train"] = map(self._batch, [i * total // n for i in range(n)])
+        for split, crops in self.crops.items():
+            read[split] = map(crops.at, crops.evenly(n, options.batch_size))
         return {split: mean_loss(self.model, batches)[0] for split, batches in read.items()}
 
     def _batch(self, number):
