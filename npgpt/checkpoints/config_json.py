@@ -95,7 +95,7 @@ def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
         own["positions"] = config.positions
     if config.block != GPT2:
         own["block"] = {"name": str(config.block), "sha256": config.block.sha256}
-    return {"model_type": "gpt2" if not unsupported_by_transformers(config) else "npgpt",
+    return {"model_type": "npgpt" if unsupported_by_transformers(config) else "gpt2",
             "architectures": ["GPT2LMHeadModel"], "torch_dtype": dtype, **fields, "npgpt": own}
 
 

@@ -306,7 +306,7 @@ def fingerprint(*splits):
                 split = split.astype(np.uint16)
             sha.update(f"{split.dtype} ({len(split)},);".encode())
             for part in (split[:1_000_000], split[-1_000_000:]):
-                sha.update(np.ascontiguousarray(np.ma.getdata(part)))
+                sha.update(np.ma.getdata(part).tobytes())
                 if isinstance(part, np.ma.MaskedArray):
-                    sha.update(np.ascontiguousarray(np.ma.getmaskarray(part)))
+                    sha.update(np.ma.getmaskarray(part).tobytes())
     return sha.hexdigest()

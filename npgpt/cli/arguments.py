@@ -29,11 +29,11 @@ def add_field_arguments(parser, dataclass, title, names):
             continue
         default = defaults.get(name, field.default)
         text = field.metadata["help"].replace("None: ", "by default: ")
-        options = {"dest": name, "default": argparse.SUPPRESS,
-                   "help": text + (f" (default: {default})" if default is not None else "")}
+        if default is not None:
+            text += f" (default: {default})"
+        options = {"dest": name, "default": argparse.SUPPRESS, "help": text}
         flag = "--" + name.replace("_", "-")
-        kind = field.type
-        kind, *_ = typing.get_args(kind) or [kind]          # of `int | None`, int
+        kind, *_ = typing.get_args(field.type) or [field.type]      # of `int | None`, int
         if kind is bool:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
         else:

@@ -85,8 +85,8 @@ def run(args):
         batch_size = options_of(checkpoint).batch_size
         found = only(checkpoint.state, ("step", "best_loss", "best_step"))
         if not args.json:
-            text = "{}: step {step}, best loss {best_loss:.4f} at step {best_step}"
-            print(text.format(checkpoint.folder, **found))
+            print("{}: step {step}, best loss {best_loss:.4f} at step {best_step}".format(
+                checkpoint.folder, **found))
     else:
         config, *_ = open_model(find_model(args.model, args.revision), block)
         batch_size = 1

@@ -5,14 +5,12 @@ the mistake is comes with the hints. The next time it continues where you stoppe
 """
 
 import contextlib
-import dataclasses
 import functools
 import io
 import itertools
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from npgpt.cli.exercise import CENTRAL_DIFFERENCE, add_time_limit_argument, judged
@@ -45,18 +43,22 @@ BAR = 10            # characters
 DIGITS = [*"0123456789"]
 
 
-@dataclasses.dataclass
 class Session:
-    """What `npgpt learn` knows between two keys."""
+    """What `npgpt learn` knows between two keys.
 
-    folder: Path
-    seconds: float                      # how long a solution may run
-    read_key: Callable
+    folder: of the files. seconds: how long a solution may run. read_key: as in `keys`.
+    """
+
     step: Step | None = None            # the present one; None when all are solved
     report: Report | None = None        # the verdict on its file as it was last saved
     seen: tuple | None = None           # the state of the file that was last judged
-    explained: bool = False             # whether it was said what a central difference is
-    body: list[str] = dataclasses.field(default_factory=list)       # the paragraphs on the screen
+    explained = False                   # whether it was said what a central difference is
+
+    def __init__(self, folder, seconds, read_key):
+        self.folder = folder
+        self.seconds = seconds
+        self.read_key = read_key
+        self.body = []                  # the paragraphs on the screen
 
     @property
     def progress(self):

@@ -105,8 +105,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments=None):
     """Run a command line, a list of strings (those of the process if None). Returns the exit code."""
-    for name in ("stdout", "stderr"):
-        set_encoding(name)
+    set_encoding("stdout")
+    set_encoding("stderr")
     code = 1
     try:
         args = parse(arguments)

@@ -344,14 +344,15 @@ def pretrained_model(args, options, model_fields):
         block=args.block,
         **dropouts | only(model_fields, DROPOUTS),
     )
+    model = loaded.model
+    tokenizer = loaded.tokenizer
     for name, asked in model_fields.items():
         if name not in DROPOUTS:
-            check_same(name, loaded.model.config.used(name), asked, args.init_from)
-    tokenizer = loaded.tokenizer
+            check_same(name, model.config.used(name), asked, args.init_from)
     if args.tokenizer and isinstance(tokenizer, NoTokenizer):
-        tokenizer = given_tokenizer(args.tokenizer, loaded.model.config.vocab_size)
+        tokenizer = given_tokenizer(args.tokenizer, model.config.vocab_size)
     check_tokenizer(args, tokenizer, args.init_from)
-    return loaded.model, tokenizer
+    return model, tokenizer
 
 
 def kernels_of_run(args, state):
@@ -386,12 +387,12 @@ def resumed_run(args):
             f"with --init-from {args.out_dir} and another --out-dir"
         )
     asked = {**(load_preset(args.preset) if args.preset else {}), **given}
-    there = {name: checkpoint.config.used(name) for name in asked if name in MODEL_FIELDS}
-    there |= only(vars(saved), given.keys() & {"seed", "dtype", "init", "val_fraction"})
-    if "dtype" in given and DTYPES.get(given["dtype"]) == DTYPES[saved.dtype]:      # the parameters' is the same
-        del there["dtype"]
-    for name, value in there.items():
-        check_same(name, value, asked[name], checkpoint.folder)
+    for name in only(asked, MODEL_FIELDS):
+        check_same(name, checkpoint.config.used(name), asked[name], checkpoint.folder)
+    for name in only(given, ("seed", "dtype", "init", "val_fraction")):
+        same_params = name == "dtype" and DTYPES.get(given[name]) == DTYPES[saved.dtype]
+        if not same_params:
+            check_same(name, getattr(saved, name), given[name], checkpoint.folder)
     check_tokenizer(args, checkpoint.tokenizer, checkpoint.folder)
     options = dataclasses.replace(saved, **only(given, TRAIN_FIELDS))
     kernels = kernels_of_run(args, state)

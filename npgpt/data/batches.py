@@ -108,11 +108,10 @@ def windows(tokens: Tokens, size: int, stride: int) -> Iterator[Batch]:
     seen = 0                                    # tokens before this position have been targets
     for begin in range(0, len(tokens), stride):
         part = tokens[begin:begin + size]
-        x = inputs(part)
         y = targets(part)
         y[:max(0, seen - begin - 1)] = IGNORED
         if (y != IGNORED).any():
-            yield x, y
+            yield inputs(part), y
         seen = begin + len(part)
         if seen == len(tokens):
             return

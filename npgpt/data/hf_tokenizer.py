@@ -72,9 +72,9 @@ class HFTokenizer(Tokenizer):
         self.special = {added[i].content: i for i in added if added[i].special}
         self.names = {key: name for name, key in KNOWN.items() if name in self.special}
         for key, token in config.items() if isinstance(config, dict) else ():
-            content = token.get("content") if isinstance(token, dict) else token
-            if key.endswith("_token") and str(content) in self.special:
-                self.names[key] = str(content)
+            content = str(token.get("content") if isinstance(token, dict) else token)
+            if key.endswith("_token") and content in self.special:
+                self.names[key] = content
         self.eos_token_id = self.special.get(self.names.get("eos_token", ""))
         self.pad_token_id = self.special.get(self.names.get("pad_token", ""))
 

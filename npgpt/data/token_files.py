@@ -44,9 +44,10 @@ class TokenFile:
 
     def __getitem__(self, part: slice) -> np.ndarray:
         start, stop, _ = part.indices(self._length)
+        size = 2 * max(0, stop - start)
         self._file.seek(2 * start)
-        data = self._file.read(2 * max(0, stop - start))
-        if len(data) < 2 * (stop - start):
+        data = self._file.read(size)
+        if len(data) < size:
             raise UserError(f"{self.path} was cut short while it was read: prepare it again")
         return np.frombuffer(data, self.dtype)
 

@@ -32,11 +32,11 @@ class CharTokenizer(Tokenizer):
     kind = "char"
 
     def __init__(self, chars: str):
-        if not 0 < len(chars) <= 2**16 or len(set(chars)) < len(chars):
-            raise UserError("a char tokenizer needs 1 to 65536 characters, all different: give it another text")
         self.chars = chars
-        self.vocab_size = len(chars)
+        self.vocab_size = n = len(chars)
         self._ids = {char: i for i, char in enumerate(chars)}
+        if not 0 < n <= 2**16 or len(self._ids) < n:
+            raise UserError("a char tokenizer needs 1 to 65536 characters, all different: give it another text")
 
     @classmethod
     def from_text(cls, text: str) -> "CharTokenizer":

@@ -40,16 +40,14 @@ def train_step(
     """
     engine = model.engine
     n = options.gradient_accumulation_steps
-    numbers = range(step * n, (step + 1) * n)
-    micro_batches = [check_batch(model.config, *batches(number)) for number in numbers]
+    micro_batches = [check_batch(model.config, *batches(step * n + i)) for i in range(n)]
     rngs = [engine.dropout_rng(options.seed, step, i) for i in range(n)]
     loss, grads = loss_and_grads(engine, micro_batches, rngs, own_loss)
     if is_on_host(loss) and not math.isfinite(loss):
         raise NotFiniteError(f"the loss is {loss}")
     if getattr(optimizer, "engine", None) is not engine:
         loss, grads = engine.for_user(loss, grads)
-    norm = optimizer.step(grads, options.grad_clip or None, lr)
-    return loss, norm
+    return loss, optimizer.step(grads, options.grad_clip or None, lr)
 
 
 def loss_and_grads(engine, batches, rngs, own_loss):
