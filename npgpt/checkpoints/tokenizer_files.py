@@ -88,8 +88,8 @@ def read_description(folder: Path) -> dict | None:
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
     config = read_dict(folder / "tokenizer_config.json")
-    added = added_tokens(folder, config, vocab)
-    return bpe(vocab, pairs, byte_level(config.get("add_prefix_space") is True), added)
+    return bpe(vocab, pairs, byte_level(config.get("add_prefix_space") is True),
+               added_tokens(folder, config, vocab))
 
 
 def read_dict(path):
@@ -265,18 +265,19 @@ def write_tokenizer(
         except UserError as error:
             say_once(f"without tokenizer.json: {error}", print)
             return
-    config = transformers_config(tokenizer, description, block_size)
-    for name, value in (("tokenizer.json", description), ("tokenizer_config.json", config)):
-        if name not in copied:
-            write_json(folder / name, value)
+    if "tokenizer.json" not in copied:
+        write_json(folder / "tokenizer.json", description)
+    if "tokenizer_config.json" not in copied:
+        config = transformers_config(tokenizer, description, block_size)
+        write_json(folder / "tokenizer_config.json", config)
 
 
 def transformers_config(tokenizer, description, block_size):
     """Return the contents of a tokenizer_config.json beside a tokenizer.json."""
-    added = description.get("added_tokens") or []
-    special = [token["content"] for token in added if token.get("special")]
-    unknown = description["model"].get("unk_token")
-    tokens = {"bos_token": BEGIN_OF_TEXT, "eos_token": [END], "unk_token": [unknown]}
+    special = [token["content"] for token in description.get("added_tokens") or ()
+               if token.get("special")]
+    tokens = {"bos_token": BEGIN_OF_TEXT, "eos_token": [END],
+              "unk_token": [description["model"].get("unk_token")]}
     found = {key: [*filter(special.__contains__, tokens[key]), None][0] for key in tokens}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

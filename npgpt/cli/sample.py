@@ -89,8 +89,9 @@ def print_samples(model, tokenizer, prompt, n=1, stop=None, special=True, **samp
     On a terminal, control characters are escapes: the model may be a stranger's.
     """
     shown = without_controls if sys.stdout.isatty() else str
-    texts = continuations(model, tokenizer, prompt, n, stop, special, **sampling)
-    for i, pieces in enumerate(texts):
+    for i, pieces in enumerate(
+        continuations(model, tokenizer, prompt, n, stop, special, **sampling)
+    ):
         if i:
             print("-" * 60)
         # Together: XLA reports compilation before the first token.

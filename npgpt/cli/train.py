@@ -326,8 +326,8 @@ def plan(args):
         model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels,
                     options.init, args.freeze or ())
     print_special(corpus, tokenizer, args.special)
-    splits = open_tokens(tokenizer, corpus, options.val_fraction, args.special)
-    return model, splits, options, tokenizer, name
+    return (model, open_tokens(tokenizer, corpus, options.val_fraction, args.special), options,
+            tokenizer, name)
 
 
 def pretrained_model(args, options, model_fields):

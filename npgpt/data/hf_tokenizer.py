@@ -82,7 +82,9 @@ class HFTokenizer(Tokenizer):
     def open(cls, name: str) -> "HFTokenizer":
         """Make the tokenizer of a tokenizer.json, of a folder that contains one, or of a repository on the hub."""
         if os.path.exists(name):            # Path(name).exists() raises for impossible names
-            path = Path(name, "tokenizer.json") if os.path.isdir(name) else Path(name)
+            path = Path(name)
+            if path.is_dir():
+                path /= "tokenizer.json"
         elif re.fullmatch(r"(?!.*\.json$)\w[\w.-]*(/\w[\w.-]*)?", name, re.ASCII):
             from npgpt.download.hub import fetch_file
             path = fetch_file(name, "tokenizer.json", "tokenizer_config.json")

@@ -206,10 +206,10 @@ class Trainer:
         self.stop_requested = False         # of an earlier run
         lines = progress is not False
         # Without smoothing the time left includes the evaluations to come.
-        progress_bar = tqdm(total=self.options.max_iters, initial=self.step, unit="step",
-                            disable=HIDE_BARS if progress is None else not progress,
-                            dynamic_ncols=True, smoothing=0)
-        with calling_on_signals(self.request_stop), progress_bar as bar:
+        with calling_on_signals(self.request_stop), tqdm(
+            total=self.options.max_iters, initial=self.step, unit="step", dynamic_ncols=True,
+            smoothing=0, disable=HIDE_BARS if progress is None else not progress,
+        ) as bar:
             if self.step == 0:          # also if a run was killed between its first checkpoint and its first metrics
                 self.evaluate_and_save(lines)
                 bar.reset()             # its clock, to exclude the first evaluation
@@ -306,13 +306,13 @@ class Trainer:
         if split == "train" or loss < self.best_loss:
             self.best_step = self.step
             self.best_loss = loss
-        record = {"step": self.step} | {f"{split}_loss": loss for split, loss in losses.items()}
         if self.out_dir:
             if self.step == 0:      # the checkpoint comes first, because it replaces an earlier run
                 if self.saved_step is None:
                     self.save()
                 drop_metrics_after(self.out_dir, -1)
-            append_metrics(self.out_dir, record)
+            named = {f"{split}_loss": losses[split] for split in losses}
+            append_metrics(self.out_dir, {"step": self.step, **named})
             if self.step > 0:
                 self.save()
         if lines:
