@@ -21,7 +21,8 @@ OURS = {name: name for name in DEFAULTS} | {"n_positions": "block_size", "activa
 
 # Fields that transformers' GPT-2 does not have; stored in config.json under "npgpt".
 OWN_FIELDS = """
-    bias qkv_bias mlp_bias causal embedding_layer_norm final_layer_norm lm_head_bias dropout mlp_pdrop
+    bias qkv_bias mlp_bias causal embedding_layer_norm final_layer_norm lm_head_bias
+    dropout mlp_pdrop
 """.split()                                     # and "positions", "block"
 
 # Fields that do not change what the model computes from the same weights. Others must be off: null, false or empty.

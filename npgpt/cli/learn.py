@@ -210,7 +210,8 @@ def judge(session):
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            session.report, text = judged(session_exercise(session), session.progress, session.seconds)
+            session.report, text = judged(session_exercise(session), session.progress,
+                                          session.seconds)
     finally:
         if said := printed.getvalue():
             session.body.append(said.rstrip())

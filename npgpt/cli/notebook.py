@@ -34,7 +34,8 @@ def run(args):
     for name, text in texts.items():
         path = out / name
         if os.path.lexists(path) and read_bytes(path) != text:
-            raise UserError(f"{path} exists and has changed: choose another folder with --out, or delete it")
+            raise UserError(f"{path} exists and has changed: choose another folder with --out, or "
+                            "delete it")
     out.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         write_atomically(out / name, text)

@@ -36,7 +36,8 @@ class CharTokenizer(Tokenizer):
         self.vocab_size = n = len(chars)
         self._ids = {char: i for i, char in enumerate(chars)}
         if not 0 < n <= 2**16 or len(self._ids) < n:
-            raise UserError("a char tokenizer needs 1 to 65536 characters, all different: give it another text")
+            raise UserError("a char tokenizer needs 1 to 65536 characters, all different: give it "
+                            "another text")
 
     @classmethod
     def from_text(cls, text: str) -> "CharTokenizer":

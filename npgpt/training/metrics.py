@@ -29,8 +29,8 @@ def read_record(line):
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if isinstance(record, dict) and isinstance(record.get("step"), int) and all(map(is_real, record.values())):
-        return record
+    is_record = isinstance(record, dict) and isinstance(record.get("step"), int)
+    return record if is_record and all(map(is_real, record.values())) else None
 
 
 def drop_metrics_after(out_dir: AnyPath, step: int) -> None:
