@@ -22,22 +22,24 @@ def require(name, value, right, what):
 
 def check_whole(name, value, least=0, most=MOST, or_none=False):
     """Raise UserError unless `value` is an integer from `least` to `most`."""
-    is_whole = isinstance(value, int | np.integer)
-    right = or_none and value is None or is_whole and least <= value <= most
-    require(name, value, right, f"a whole number from {least:,} to {most:,}")
+    is_whole = isinstance(value, int | np.integer) and least <= value <= most
+    require(name, value, is_whole or or_none and value is None,
+            f"a whole number from {least:,} to {most:,}")
 
 
 def is_real(value):
     """Return whether `value` is a finite number."""
-    number = isinstance(value, int | float | np.integer | np.floating)
-    return number and abs(value) <= sys.float_info.max
+    number = int | float | np.integer | np.floating
+    return isinstance(value, number) and abs(value) <= sys.float_info.max
 
 
 def check_real(name, value, below=math.inf, above=-math.inf, or_none=False):
     """Raise UserError unless `value` is finite, at least 0, above `above` and below `below`."""
     right = or_none and value is None or is_real(value) and 0.0 <= value < below and value > above
-    lower = f"above {above:g}" if above >= 0.0 else "of at least 0"
-    require(name, value, right, f"a finite number {lower}" + ("" if below == math.inf else f" and below {below:g}"))
+    what = f"above {above:g}" if above >= 0.0 else "of at least 0"
+    if below < math.inf:
+        what += f" and below {below:g}"
+    require(name, value, right, f"a finite number {what}")
 
 
 def check_choice(name, value, choices):

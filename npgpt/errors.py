@@ -59,11 +59,13 @@ def raised_at(error, file):
 
 def describe(error):
     """Return the type of an exception and the first line of its text, as one short line."""
+    said = type(error).__name__
     try:
-        text = str(error).strip().split("\n", 1)[0]
+        if text := str(error).strip():
+            said += f": {text.splitlines()[0]}"
     except BaseException:       # an exception whose __str__ fails
-        text = ""
-    return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__, 200)
+        pass
+    return one_line(said, 200)
 
 
 def remark(line, **options):

@@ -17,6 +17,7 @@ from pathlib import Path
 from npgpt.errors import UserError, describe, raised_at
 
 MOST_BYTES = 1 << 20        # in a JSON or TOML file
+AnyPath = str | os.PathLike
 
 
 def open_regular(path, flags=0):
@@ -71,7 +72,7 @@ def read_python(path):
         text = data.decode("utf-8-sig")
         return text, ast.parse(text)
     except UnicodeDecodeError as error:
-        line = error.object[:error.start].count(b"\n") + 1
+        line = data.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:     # null bytes; deep brackets
         line = f", line {lineno}" if (lineno := getattr(error, "lineno", None)) else ""
@@ -111,12 +112,11 @@ def atomic_writer(path, follow=False):
     is replaced, so that a stranger's folder cannot redirect writes. follow: the user named this very path, so write
     to the target of a link, or into a device or a pipe. Raises OSError, also if `path` is a folder.
     """
-    path = Path(path)
-    if follow and path.exists() and not path.is_file():
+    if follow and os.path.exists(path) and not os.path.isfile(path):
         with naming(path), open(path, "wb") as file:
             yield file
         return
-    path = Path(os.path.realpath(path)) if follow else path
+    path = Path(os.path.realpath(path) if follow else path)
     with temporary_beside(path) as temporary:
         with open(temporary, "xb") as file:
             yield file
@@ -187,8 +187,8 @@ def tool(name):
     In the current folder, as in a checkout; else in the installed package; else beside it.
     """
     package = Path(__file__).parent
-    found = [folder / name for folder in (Path(), package) if (folder / name).exists()]
-    return str((*found, package.parent / name)[0])
+    places = [folder / name for folder in (Path(), package)]
+    return str(next(filter(Path.exists, places), package.parent / name))
 
 
 def is_folder(path):
@@ -203,7 +203,7 @@ def new_folder(path):
     Raises UserError if anything but an empty folder is at `path`, before the block runs; OSError.
     """
     path = Path(os.path.realpath(path))
-    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+    if path.is_symlink() or path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} already exists: choose another folder, or delete it")
     path.parent.mkdir(parents=True, exist_ok=True)
     with temporary_beside(path) as temporary:

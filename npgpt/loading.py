@@ -1,7 +1,7 @@
 """`load`: a trained model with its tokenizer, from a run, a folder, a file or the hub."""
 
-import dataclasses
 from pathlib import Path
+from typing import NamedTuple
 
 from npgpt.api import GPT, BlockFile, Name
 from npgpt.checkpoints.load import find_model
@@ -27,8 +27,7 @@ from npgpt.errors import UserError
 from npgpt.model.block import GPT2, read_block
 
 
-@dataclasses.dataclass(frozen=True)
-class Loaded:
+class Loaded(NamedTuple):
     """A model with its tokenizer, or a `NoTokenizer`, and origin. `checkpoint` is None for a model
     that npgpt did not train.
     """
@@ -56,8 +55,8 @@ def load(name_or_path: Name = "out", revision: str | None = None, which: str = "
     more tokens than the model.
     """
     check_choice("which", which, ("best", "latest"))
-    where = device, threads, kernels
-    loaded = load_model(name_or_path, revision, which, dtype, *where, None, block, tokenizer)
+    loaded = load_model(name_or_path, revision, which, dtype, None, block, tokenizer,
+                        device=device, threads=threads, kernels=kernels)
     return loaded.model, None if isinstance(loaded.tokenizer, NoTokenizer) else loaded.tokenizer
 
 
@@ -66,24 +65,22 @@ def load_model(
     revision=None,
     which="best",
     dtype=None,
-    device="cpu",
-    threads=None,
-    kernels="auto",
     freeze=None,
     block=None,
     tokenizer=None,
-    **config_fields,
+    **options,
 ) -> Loaded:
-    """Load a model like `load`, and return a `Loaded`; config_fields replace fields of its config
-    (the dropouts).
+    """Load a model like `load`, and return a `Loaded`.
 
     freeze: as in `GPT`; None: what a run with a block of its own has frozen, and nothing else.
+    options: device, threads, kernels, and fields that replace those of its config (the dropouts).
     A run may save and delete checkpoints meanwhile.
     """
     block = read_block(block)
 
     def read():
-        checkpoint, frozen = None, freeze or ()
+        checkpoint = None
+        frozen = freeze or ()
         if is_run(name):
             checkpoint = read_checkpoint(find_checkpoint(name, which), block, tokenizer)
             found = checkpoint.folder
@@ -91,8 +88,7 @@ def load_model(
                 frozen = checkpoint.state.get("frozen", ())
         else:
             found = find_model(name, revision)
-        options = dtype, device, threads, kernels, frozen, block
-        model = GPT.from_pretrained(found, None, *options, **config_fields)
+        model = GPT.from_pretrained(found, None, dtype, freeze=frozen, block=block, **options)
         if checkpoint is not None:
             return Loaded(model, checkpoint.tokenizer, found, checkpoint)
         folder = found.parent if found.suffix == ".safetensors" else found
@@ -106,19 +102,18 @@ def model_tokenizer(folder: Path, vocab_size: int, given: AnyTokenizer | None) -
     """Return a model's tokenizer: the given one, else that in npgpt's own file, else in
     transformers' files, else GPT-2's if the vocabulary has its size, else a `NoTokenizer`.
     """
-    tokenizer: Tokenizer | None
     if given is not None:
         return given_tokenizer(given, vocab_size, to_save=False)
-    if (folder / TOKENIZER_FILE).exists():
-        tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
-    else:
-        tokenizer = read_tokenizer(folder, vocab_size)
+    own = folder / TOKENIZER_FILE
+    tokenizer = load_tokenizer(own) if own.exists() else read_tokenizer(folder, vocab_size)
     if tokenizer is None and vocab_size == GPT2Tokenizer.vocab_size:
-        tokenizer = GPT2Tokenizer()
+        return GPT2Tokenizer()
     if tokenizer is None:
-        why = (f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json, nor "
-               "vocab.json with merges.txt: copy the model's tokenizer there")
-        tokenizer = NoTokenizer(vocab_size, why)
+        return NoTokenizer(
+            vocab_size,
+            f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json, nor "
+            "vocab.json with merges.txt: copy the model's tokenizer there",
+        )
     if tokenizer.vocab_size > vocab_size:
         raise UserError(f"the tokenizer in {folder} has {tokenizer.vocab_size} tokens, but the model only "
                         f"{vocab_size}: copy the model's tokenizer there")

@@ -20,20 +20,23 @@ DEFAULTS = {
 OURS = {name: name for name in DEFAULTS} | {"n_positions": "block_size", "activation_function": "activation"}
 
 # Fields that transformers' GPT-2 does not have; stored in config.json under "npgpt".
-OWN_FIELDS = ("bias", "qkv_bias", "mlp_bias", "causal", "embedding_layer_norm", "final_layer_norm", "lm_head_bias",
-              "dropout", "mlp_pdrop")         # and "positions", "block"
+OWN_FIELDS = """
+    bias qkv_bias mlp_bias causal embedding_layer_norm final_layer_norm lm_head_bias
+    dropout mlp_pdrop
+""".split()                                     # and "positions", "block"
 
 # Fields that do not change what the model computes from the same weights. Others must be off: null, false or empty.
-HARMLESS = {
-    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures",
-    "attn_implementation", "cls_token_id", "decoder_start_token_id", "do_sample", "dtype", "early_stopping",
-    "finetuning_task", "gradient_checkpointing", "id2label", "is_decoder", "label2id", "length_penalty", "license",
-    "max_length", "min_length", "model_type", "n_special", "name", "no_repeat_ngram_size", "num_beams", "num_labels",
-    "num_return_sequences", "output_attentions", "output_hidden_states", "pad_token_id", "predict_special_tokens",
-    "prefix", "problem_type", "reorder_and_upcast_attn", "repetition_penalty", "return_dict", "sep_token_id",
-    "task_specific_params", "temperature", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
-    "transformers_version", "unk_token_id", "use_bfloat16", "use_cache",
-}
+HARMLESS = """
+    _attn_implementation _attn_implementation_autoset _name_or_path _num_labels architectures
+    attn_implementation cls_token_id decoder_start_token_id do_sample dtype early_stopping
+    finetuning_task gradient_checkpointing id2label is_decoder label2id length_penalty license
+    max_length min_length model_type n_special name no_repeat_ngram_size num_beams num_labels
+    num_return_sequences output_attentions output_hidden_states pad_token_id predict_special_tokens
+    prefix problem_type reorder_and_upcast_attn repetition_penalty return_dict sep_token_id
+    task_specific_params temperature tokenizer_class top_k top_p torch_dtype torchscript
+    transformers_version unk_token_id use_bfloat16 use_cache
+    npgpt n_ctx
+""".split()
 
 
 def read_config(path: Path, block: Block | None = None) -> GPTConfig:
@@ -52,11 +55,11 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
     if not isinstance(fields, dict) or fields.get("model_type") not in ("gpt2", "npgpt"):
         raise UserError('this is not a GPT-2: "model_type" must be "gpt2"')
     for name, value in fields.items():
-        if name in DEFAULTS or name in HARMLESS or name in ("n_ctx", "npgpt") or name.startswith("summary_"):
-            continue
-        if value not in (None, False, {}, []):
+        known = name in DEFAULTS or name in HARMLESS or name.startswith("summary_")
+        if not known and value not in (None, False, {}, []):
             raise UserError(f'"{name}" is {shown(value)}, which npgpt does not support: its results would be wrong')
-    own, block = fields.get("npgpt", {"dropout": 0.0}), block or GPT2
+    own = fields.get("npgpt", {"dropout": 0.0})
+    block = block or GPT2
     if isinstance(own, dict) and own.get("lora_rank"):
         raise UserError(
             "the model has LoRA of an earlier version; LoRA is a block now: write an adapter with "
@@ -93,7 +96,7 @@ def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
         own["positions"] = config.positions
     if config.block != GPT2:
         own["block"] = {"name": str(config.block), "sha256": config.block.sha256}
-    return {"model_type": "gpt2" if not unsupported_by_transformers(config) else "npgpt",
+    return {"model_type": "npgpt" if unsupported_by_transformers(config) else "gpt2",
             "architectures": ["GPT2LMHeadModel"], "torch_dtype": dtype, **fields, "npgpt": own}
 
 

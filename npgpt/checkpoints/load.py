@@ -1,7 +1,6 @@
 """Read GPT-2 weights: find the files, compare every name and shape with the config, then copy once."""
 
 import dataclasses
-import os
 import re
 import struct
 import sys
@@ -13,7 +12,7 @@ from npgpt.checkpoints.run import is_deleted
 from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, is_zero, same_values
 from npgpt.checks import shown
 from npgpt.errors import UserError, remark
-from npgpt.files import open_regular, read_json
+from npgpt.files import AnyPath, open_regular, read_json
 from npgpt.model.block import GPT2, Block
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters, initialize, parameter_shapes
@@ -21,13 +20,13 @@ from npgpt.model.parameters import Parameters, initialize, parameter_shapes
 INDEX = "model.safetensors.index.json"
 TINY = Path(__file__).parent / "tiny"       # a small model that comes with npgpt; its README.md says how it was trained
 LLM_C = struct.pack("<i", 20240326)         # the first bytes of its weight files
-PREFIX = re.compile(r"^(module\.|_orig_mod\.)*")          # of torch's DataParallel and compile
+PREFIX = re.compile(r"^(?:module\.|_orig_mod\.)*")        # of torch's DataParallel and compile
 BIASES = "bias", "qkv_bias", "mlp_bias"     # fields of biases that transformers' GPT-2 has
 BIAS = re.compile(r"(h\.\d+\..*|ln_f)\.bias")
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")      # old checkpoints contain the causal mask
 
 
-def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> Path:
+def find_model(name_or_path: AnyPath, revision: str | None = None) -> Path:
     """Return the folder or .safetensors file of a model: a path, "tiny", or a hub id, which is downloaded or cached.
 
     Raises UserError as `hub.fetch_model` does, for another file, and for a deleted checkpoint.
@@ -43,9 +42,10 @@ def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> 
             f"checkpoint, so give the run, {path.parent}"
         )
     if path.is_file():
+        kind = "not a .safetensors file"
         with open_regular(path) as file:
-            llm_c = file.read(4) == LLM_C
-        kind = "llm.c's weights, which npgpt does not read" if llm_c else "not a .safetensors file"
+            if file.read(4) == LLM_C:
+                kind = "llm.c's weights, which npgpt does not read"
         raise UserError(f"{path} is {kind}: give a folder with config.json and model.safetensors")
     from npgpt.download import hub  # imports a progress bar
 
@@ -65,26 +65,30 @@ def open_model(
     config that npgpt does not support, a damaged file, and tensors that are missing, extra, or of
     the wrong shape or type.
     """
-    folder, files = (path.parent, [path]) if path.suffix == ".safetensors" else (path, weight_files(path))
+    if path.suffix == ".safetensors":
+        folder = path.parent
+        files = [path]
+    else:
+        folder = path
+        files = weight_files(path)
     config = read_config(folder / "config.json", block)
     stored = {}             # our name -> (file, its name there)
-    for file in files:
-        tensors = TensorFile(file)
+    for tensors in map(TensorFile, files):
         for name in tensors.shapes:
             ours = name.removeprefix("transformer.")
             if ours in stored:
                 raise UserError(f"{path} has {ours} twice, also under the prefix transformer.")
             if not MASK_BUFFER.fullmatch(ours):
                 stored[ours] = tensors, name
-    names = [name for _, name in stored.values()]
-    prefixes = {name.removesuffix(PREFIX.sub("", name, count=1)) for name in names}
+    prefixes = {PREFIX.findall(name)[0] for _, name in stored.values()}
     if len(prefixes) == 1 and (prefix := prefixes.pop()):
         raise UserError(
             f"{path}: the name of every tensor begins with {prefix!r}, which torch's DataParallel "
             "or compile adds: remove it from the names"
         )
-    types = {file.dtype(name) for file, name in stored.values()}
-    head, wte = stored.get("lm_head.weight"), stored.get("wte.weight")
+    is_double = any(file.dtype(name) == "F64" for file, name in stored.values())
+    head = stored.get("lm_head.weight")
+    wte = stored.get("wte.weight")
     remarks = []
     if head and wte and config.tie_word_embeddings:
         if same_values(head, wte):
@@ -101,12 +105,11 @@ def open_model(
             f"{path}: biases that are not zero are stored, so the model has them, though its "
             f"config says {'=False, '.join(tuned)}=False"
         )
-    shapes, gpt2 = (
-        parameter_shapes(config),
-        parameter_shapes(dataclasses.replace(config, block=GPT2)),
-    )
-    own = [name for name in shapes if name not in gpt2]
-    drawn = [] if any(name in stored for name in own) else own
+    shapes = parameter_shapes(config)
+    gpt2 = parameter_shapes(dataclasses.replace(config, block=GPT2))
+    drawn = [name for name in shapes if name not in gpt2]
+    if stored.keys() & drawn:
+        drawn = []
     check_tensors({name: shapes[name] for name in shapes if name not in drawn}, stored, path)
 
     if drawn:
@@ -121,7 +124,7 @@ def open_model(
         for each in remarks:
             remark(f"npgpt: {each}", file=sys.stderr)
 
-    return config, "float64" if "F64" in types else "float32", fill
+    return config, "float64" if is_double else "float32", fill
 
 
 def with_stored_biases(config, stored):
@@ -130,13 +133,13 @@ def with_stored_biases(config, stored):
     """
     biases = {*filter(BIAS.fullmatch, stored.keys() - parameter_shapes(config).keys())}
     zeros = {name for name in biases if is_zero(*stored[name])}
-    tuned = dict.fromkeys(map(field_of, biases - zeros), True)
+    tuned = sorted({*map(field_of, biases - zeros)})
     if tuned:
-        used = {field: config.used(field) for field in BIASES}
-        config = dataclasses.replace(config, **used | tuned).derived()
+        used = {field: field in tuned or config.used(field) for field in BIASES}
+        config = dataclasses.replace(config, **used).derived()
     for name in zeros - parameter_shapes(config).keys():
         del stored[name]
-    return config, sorted(tuned)
+    return config, tuned
 
 
 def field_of(bias):

@@ -13,7 +13,6 @@ it is renamed if its name is needed. Pickle is not used.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import os
 import re
@@ -21,7 +20,7 @@ import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -38,6 +37,7 @@ from npgpt.data.tokenizers import (
 )
 from npgpt.errors import UserError
 from npgpt.files import (
+    AnyPath,
     check_regular,
     digest,
     is_folder,
@@ -62,8 +62,7 @@ DAMAGED = "the checkpoint is damaged or was edited; delete this folder to contin
 Read = TypeVar("Read")      # what a function returns
 
 
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A checkpoint whose small files have been read; `Trainer.restore` reads the tensors."""
 
     folder: Path
@@ -73,7 +72,7 @@ class Checkpoint:
 
 
 @contextlib.contextmanager
-def locked(out_dir: str | Path):
+def locked(out_dir: AnyPath):
     """Make the folder of a run and hold its lock, at the longest until this process ends.
 
     Raises UserError if another process holds it, and OSError.
@@ -105,7 +104,7 @@ def save_checkpoint(out_dir: Path, step: int, model, optimizer, tokenizer: Token
         tidy(out_dir)
         try:
             unfinished.mkdir()
-            save_tensors(unfinished / "model.safetensors", {"": model.params})
+            save_tensors(unfinished / "model.safetensors", model.params)
             save_tensors(unfinished / "optimizer.safetensors", moments_of(optimizer))
             write_json(unfinished / "config.json", config_to_fields(model.config, str(model.params.dtype)), 2)
             save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
@@ -125,7 +124,7 @@ def save_checkpoint(out_dir: Path, step: int, model, optimizer, tokenizer: Token
     keep_only(out_dir, {step, state["best_step"]})
 
 
-def is_run(path: str | Path) -> bool:
+def is_run(path: AnyPath) -> bool:
     """Return whether a path is a run or one of its checkpoints."""
     check_path("the model's name or path", path)
     path = Path(path)
@@ -140,7 +139,7 @@ def is_deleted(path: Path) -> bool:
     return bool(inside_a_run) and not path.exists()
 
 
-def find_checkpoint(path: str | Path, which: str = "latest") -> Path:
+def find_checkpoint(path: AnyPath, which: str = "latest") -> Path:
     """Return the folder of the "latest" or "best" checkpoint of a run, or of one checkpoint. Raises UserError."""
     path = Path(path)
     if (path / "state.json").exists():
@@ -150,11 +149,11 @@ def find_checkpoint(path: str | Path, which: str = "latest") -> Path:
         raise UserError(f"there is no checkpoint in {path}: train a model with `npgpt train --out-dir {path}`")
     if which == "best":
         best_step = read_state(folders[-1])["best_step"]
-        return next((folder for folder in folders if step_of(folder) == best_step), folders[-1])
+        folders += [folder for folder in folders if step_of(folder) == best_step]
     return folders[-1]
 
 
-def read_while_it_trains(path: str | Path, read: Callable[[], Read]) -> Read:
+def read_while_it_trains(path: AnyPath, read: Callable[[], Read]) -> Read:
     """Return read(), which reads from the run or checkpoint in `path`.
 
     If it fails, and another process has saved or deleted checkpoints meanwhile, read again.
@@ -223,40 +222,34 @@ def read_state(folder: Path) -> dict:
 
 
 def moments_of(optimizer):
-    """Return the moments of an optimizer by the prefix of their names; none if it has none."""
-    return {f"{kind}.": arrays for kind, arrays in getattr(optimizer, "moments", {}).items()}
+    """Return the moments of an optimizer by their names in a checkpoint; none if it has none."""
+    moments = getattr(optimizer, "moments", {})
+    return {f"{kind}.{name}": array for kind in moments for name, array in moments[kind].items()}
 
 
-def save_tensors(path, sources):
-    """Write the arrays of `Parameters` to a safetensors file. sources: maps a prefix of the names to `Parameters`."""
+def save_tensors(path, arrays):
+    """Write a mapping name -> array to a safetensors file."""
     with open(path, "wb") as file:
-        write_tensors(file, {prefix + name: array for prefix, params in sources.items()
-                             for name, array in params.items()})
+        write_tensors(file, arrays)
 
 
-def read_tensors(path, targets):
-    """Copy the tensors of a safetensors file into arrays.
-
-    targets: maps a prefix of the names to `Parameters`, or another mapping name -> array.
-    """
-    wanted = {
-        prefix + name: (arrays, name) for prefix, arrays in targets.items() for name in arrays
-    }
+def read_tensors(path, arrays):
+    """Copy the tensors of a safetensors file into the arrays of a mapping name -> array."""
     file = TensorFile(path)
-    check_tensors({stored: arrays[name].shape for stored, (arrays, name) in wanted.items()},
-                  {stored: (file, stored) for stored in file.shapes}, path)
-    for stored, (arrays, name) in wanted.items():
-        file.read_into(stored, arrays[name])
+    shapes = {name: array.shape for name, array in arrays.items()}
+    check_tensors(shapes, {name: (file, name) for name in file.shapes}, path)
+    for name, array in arrays.items():
+        file.read_into(name, array)
 
 
-def step_folders(out_dir: str | Path, pattern: re.Pattern = STEP_FOLDER) -> list[Path]:
+def step_folders(out_dir: AnyPath, pattern: re.Pattern = STEP_FOLDER) -> list[Path]:
     """Return the checkpoints of a run, oldest first. A folder without state.json is not a checkpoint."""
     paths = Path(out_dir).glob("*") if os.path.isdir(out_dir) else ()     # a null byte: False
     return sorted((path for path in paths
                    if pattern.fullmatch(path.name) and (path / "state.json").exists()), key=step_of)
 
 
-def checkpoints(out_dir: str | Path) -> list[Path]:
+def checkpoints(out_dir: AnyPath) -> list[Path]:
     """Return `step_folders`; if a kill during --overwrite left none, the old checkpoints that were
     renamed. If these are deleted between the first two looks, the third one finds the new ones.
     """
@@ -291,14 +284,13 @@ def tidy(out_dir):
     If a kill during --overwrite came before the new checkpoint was renamed, rename the old run back. Both carry the
     same mark in their names.
     """
-    out_dir = Path(out_dir)
-    names = [path.name for path in out_dir.iterdir()]
+    names = os.listdir(out_dir)
     for old in filter(None, map(OLD.fullmatch, names)):
         if f".saving-{old[1]}" in names:
-            os.rename(out_dir / old[0], out_dir / old[2])
+            os.rename(Path(out_dir, old[0]), Path(out_dir, old[2]))
     for name in names:
         if SAVING.fullmatch(name) or OLD.fullmatch(name):
-            shutil.rmtree(out_dir / name, ignore_errors=True)
+            shutil.rmtree(Path(out_dir, name), ignore_errors=True)
 
 
 def fingerprint(*splits):
@@ -314,7 +306,7 @@ def fingerprint(*splits):
                 split = split.astype(np.uint16)
             sha.update(f"{split.dtype} ({len(split)},);".encode())
             for part in (split[:1_000_000], split[-1_000_000:]):
-                sha.update(np.ascontiguousarray(np.ma.getdata(part)))
+                sha.update(np.ma.getdata(part).tobytes())
                 if isinstance(part, np.ma.MaskedArray):
-                    sha.update(np.ascontiguousarray(np.ma.getmaskarray(part)))
+                    sha.update(np.ma.getmaskarray(part).tobytes())
     return sha.hexdigest()

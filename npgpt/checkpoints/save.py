@@ -1,7 +1,6 @@
 """Write a model in transformers' format."""
 
 import dataclasses
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +13,13 @@ from npgpt.checkpoints.tokenizer_files import write_tokenizer
 from npgpt.checks import as_floats, check_choice
 from npgpt.data.tokenizers import AnyTokenizer, given_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import atomic_writer, write_json
+from npgpt.files import AnyPath, atomic_writer, write_json
 from npgpt.model.parameters import Parameters, parameter_shapes
 
 
 def save_model(
     params: Parameters,
-    folder: str | os.PathLike,
+    folder: AnyPath,
     tokenizer: AnyTokenizer | None = None,
     dtype: str | None = None,
 ) -> None:
@@ -32,7 +31,8 @@ def save_model(
     Raises UserError for the folder of a run, a tokenizer as `given_tokenizer` does, or a number
     that the dtype cannot hold, OSError if the folder cannot be written.
     """
-    config, folder = params.config, Path(folder)
+    config = params.config
+    folder = Path(folder)
     if dtype is None and isinstance(tokenizer, str) and tokenizer in NAMES:
         tokenizer, dtype = None, tokenizer      # as in earlier versions
     dtype = str(params.dtype) if dtype is None else dtype

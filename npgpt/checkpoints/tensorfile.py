@@ -7,7 +7,6 @@ values are then read in chunks into the destination, so a model of 6 GB needs no
 import json
 import math
 import struct
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -16,7 +15,7 @@ import safetensors
 from npgpt.arrays import library_of, on_device_of, to_host
 from npgpt.checks import as_floats
 from npgpt.errors import UserError
-from npgpt.files import open_regular
+from npgpt.files import AnyPath, open_regular
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}      # bfloat16: the upper half of a float32's bits
 NAMES = {"float16": "F16", "float32": "F32", "float64": "F64"}
@@ -33,7 +32,7 @@ class TensorFile:
     Raises UserError if the file cannot be read or is damaged.
     """
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: AnyPath):
         self.path = path
         try:
             # The library maps the file and checks its header.
@@ -56,19 +55,20 @@ class TensorFile:
 
         Raises UserError if the file ends early, or a number becomes infinite.
         """
-        flat, begin = array.reshape(-1), 0
+        rest = array.reshape(-1)
+        what = f"{self.path}: {name}"
         for values in self.chunks(name):
-            part = flat[begin : begin + values.size]
-            begin += values.size
-            with on_device_of(flat):
-                part[:] = as_floats(f"{self.path}: {name}", values, flat.dtype, library_of(flat))
+            with on_device_of(rest):
+                rest[:len(values)] = as_floats(what, values, rest.dtype, library_of(rest))
+            rest = rest[len(values):]
 
     def chunks(self, name):
         """Yield the values of a tensor, stored as one of DTYPES, in 1-D arrays of at most CHUNK.
 
         Raises UserError if the file ends early.
         """
-        dtype, left = self.dtype(name), math.prod(self.shapes[name])
+        dtype = self.dtype(name)
+        left = math.prod(self.shapes[name])
         with open_regular(self.path) as file:
             file.seek(self._start + self._header[name]["data_offsets"][0])
             while left:
@@ -84,18 +84,15 @@ def same_values(a, b):
 
     Their types may differ.
     """
-    (file_a, name_a), (file_b, name_b) = a, b
-    stored = {file_a.dtype(name_a), file_b.dtype(name_b)}
-    if file_a.shapes[name_a] != file_b.shapes[name_b] or not stored <= DTYPES.keys():
+    shapes = [file.shapes[name] for file, name in (a, b)]
+    if shapes[0] != shapes[1] or not all(file.dtype(name) in DTYPES for file, name in (a, b)):
         return False
-    pairs = zip(file_a.chunks(name_a), file_b.chunks(name_b), strict=True)
-    return all(np.array_equal(x, y) for x, y in pairs)
+    return all(map(np.array_equal, *(file.chunks(name) for file, name in (a, b))))
 
 
 def is_zero(file, name):
     """Return whether a tensor of a `TensorFile` has only zeros."""
-    is_float = file.dtype(name) in DTYPES
-    return is_float and not any(values.any() for values in file.chunks(name))
+    return file.dtype(name) in DTYPES and not any(map(np.any, file.chunks(name)))
 
 
 def check_tensors(shapes, stored, path):
@@ -109,16 +106,14 @@ def check_tensors(shapes, stored, path):
         file, stored_name = stored.get(name, (None, name))
         if file is None:
             complaints.append(f"{name} is missing")
-        elif file.shapes[stored_name] != shape:
-            found = file.shapes[stored_name]
+        elif (found := file.shapes[stored_name]) != shape:
             complaints.append(f"{name} has the shape {found} instead of {shape}")
             transposed |= name.endswith("c_attn.weight") and found == shape[::-1]
         elif file.dtype(stored_name) not in DTYPES:
             complaints.append(f"{name} is stored as {file.dtype(stored_name)}, not as floats of 16 to 64 bits")
     if complaints:
-        hint = TRANSPOSED if transposed else ""
-        shown = ", ".join(complaints[:5])
-        raise UserError(f"{path} does not fit the model's config: {shown}{hint}")
+        shown = ", ".join(complaints[:5]) + TRANSPOSED * transposed
+        raise UserError(f"{path} does not fit the model's config: {shown}")
 
 
 def write_tensors(file: BinaryIO, tensors: dict) -> None:
@@ -129,7 +124,8 @@ def write_tensors(file: BinaryIO, tensors: dict) -> None:
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}    # transformers requires this entry
     end = 0
     for name, array in tensors.items():
-        begin, end = end, end + array.nbytes
+        begin = end
+        end += array.nbytes
         header[name] = {"dtype": NAMES[str(array.dtype)], "shape": list(array.shape), "data_offsets": [begin, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)                       # the numbers begin at a multiple of 8 bytes

@@ -49,13 +49,17 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     description = read_description(folder)
     if description is None:
         return None
-    match description:
-        case {"added_tokens": list(added)}:
-            beyond = [token for token in added if is_beyond(token, vocab_size)]
-            description["added_tokens"] = [token for token in added if token not in beyond]
-            if beyond:
-                names = ", ".join(str(token.get("content")) for token in beyond)
-                say_once(f"{folder}: the model has no row for the added tokens {names}")
+    beyond = []
+    added = description.get("added_tokens")
+    if not isinstance(added, list):
+        added = []
+    for token in list(added):
+        match token:
+            case {"id": int(i)} if i >= vocab_size:
+                added.remove(token)
+                beyond.append(str(token.get("content")))
+    if beyond:
+        say_once(f"{folder}: the model has no row for the added tokens {', '.join(beyond)}")
     if is_gpt2(description):
         return GPT2Tokenizer()
     try:
@@ -66,23 +70,16 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
         raise UserError(f"the tokenizer in {folder / name} cannot be used: {error}") from error
 
 
-def is_beyond(token, vocab_size):
-    """Return whether an added token, which may be damaged, has an id beyond a vocabulary."""
-    return isinstance(token, dict) and isinstance(i := token.get("id"), int) and i >= vocab_size
-
-
 def read_description(folder: Path) -> dict | None:
     """Return the contents of a model's tokenizer.json, or those of vocab.json and merges.txt in its
     form, or None if there are none of these files. Raises UserError, naming the file.
     """
-    path, merges = folder / "tokenizer.json", None
-    if not path.exists():
-        path, merges = folder / "vocab.json", folder / "merges.txt"
-    if not path.exists():
+    if (path := folder / "tokenizer.json").exists():
+        return read_dict(path)
+    if not (path := folder / "vocab.json").exists():
         return None
-    found = read_dict(path)
-    if merges is None:
-        return found
+    vocab = read_dict(path)
+    merges = folder / "merges.txt"
     try:
         data = read_bytes(merges, MOST_TOKENIZER_BYTES)
         text = parsed(merges, "UTF-8", lambda data: data.decode("utf-8-sig"), data)
@@ -91,9 +88,8 @@ def read_description(folder: Path) -> dict | None:
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
     config = read_dict(folder / "tokenizer_config.json")
-    added = added_tokens(folder, config, found)
-    step = byte_level(config.get("add_prefix_space") is True)
-    return bpe(found, pairs, step, step, added)
+    return bpe(vocab, pairs, byte_level(config.get("add_prefix_space") is True),
+               added_tokens(folder, config, vocab))
 
 
 def read_dict(path):
@@ -114,8 +110,8 @@ def added_tokens(folder, config, vocab):
 
     config: the contents of tokenizer_config.json. A token whose id is stored nowhere is left out.
     """
-    added = read_dict(folder / "added_tokens.json")
-    found = {content: {"id": i} for content, i in added.items()}
+    ids = read_dict(folder / "added_tokens.json")
+    found = {content: {"id": ids[content]} for content in ids}
     decoder = config.get("added_tokens_decoder")
     for i, token in decoder.items() if isinstance(decoder, dict) else ():
         match token:
@@ -131,15 +127,14 @@ def added_tokens(folder, config, vocab):
                     found[content] = {**flags, **found.get(content, {}), "special": True}
     if not any(token.get("special") for token in found.values()):
         found[END] = {**found.get(END, {}), "special": True}
-    ids = {content: found[content].get("id", vocab.get(content)) for content in found}
-    tokens = [
-        {"id": ids[content], "content": content}
-        | {flag: token.get(flag, False) for flag in FLAGS}
-        for content, token in found.items()
-        if ids[content] is not None
-    ]
-    if not all(isinstance(token["id"], int) for token in tokens):
-        raise UserError(f"the tokenizer in {folder} has ids that are not integers: copy it")
+    tokens = []
+    for content, token in found.items():
+        i = token.get("id", vocab.get(content))
+        if not isinstance(i, int | None):
+            raise UserError(f"the tokenizer in {folder} has ids that are not integers: copy it")
+        if i is not None:
+            flags = {flag: token.get(flag, False) for flag in FLAGS}
+            tokens.append({"id": i, "content": content} | flags)
     return sorted(tokens, key=lambda token: token["id"])
 
 
@@ -153,8 +148,11 @@ def byte_level(add_prefix_space=False):
     }
 
 
-def bpe(vocab, merges, pre_tokenizer, decoder, added=()):
-    """Return the contents of a tokenizer.json with byte pair encoding."""
+def bpe(vocab, merges, spelling, added=()):
+    """Return the contents of a tokenizer.json with byte pair encoding.
+
+    spelling: of bytes, as `byte_level`; None: the vocabulary has characters.
+    """
     model = {
         "type": "BPE",
         "dropout": None,
@@ -173,9 +171,9 @@ def bpe(vocab, merges, pre_tokenizer, decoder, added=()):
         "padding": None,
         "added_tokens": list(added),
         "normalizer": None,
-        "pre_tokenizer": pre_tokenizer,
+        "pre_tokenizer": spelling,
         "post_processor": None,
-        "decoder": decoder,
+        "decoder": spelling or {"type": "Fuse"},
         "model": model,
     }
 
@@ -183,7 +181,8 @@ def bpe(vocab, merges, pre_tokenizer, decoder, added=()):
 def is_gpt2(description: dict) -> bool:
     """Return whether the contents of a tokenizer.json, which may be damaged, are GPT-2's."""
     try:
-        model, spelling = description["model"], description["pre_tokenizer"]
+        model = description["model"]
+        spelling = description["pre_tokenizer"]
         post = description.get("post_processor") or {"type": "ByteLevel"}
         differs = (
             description.get("normalizer"),
@@ -192,8 +191,8 @@ def is_gpt2(description: dict) -> bool:
             post["type"] != "ByteLevel" and post["special_tokens"] != {},
             description["decoder"]["type"] != "ByteLevel",
             any(token["content"] != END for token in description["added_tokens"]),
-            *map(model.get, ("dropout", "continuing_subword_prefix", "end_of_word_suffix")),
-            model.get("ignore_merges"),
+            *map(model.get, ("dropout", "continuing_subword_prefix", "end_of_word_suffix",
+                             "ignore_merges")),
         )
         tokens = sorted(model["vocab"].items(), key=lambda item: str(item[1]).zfill(5))
         merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
@@ -213,19 +212,18 @@ def describe(tokenizer: Tokenizer) -> dict:
             return tokenizer.description
         case CharTokenizer():
             vocab = {char: i for i, char in enumerate(tokenizer.chars)}
-            return bpe(vocab, [], None, {"type": "Fuse"})
+            return bpe(vocab, [], None)
         case ByteTokenizer():
             vocab = {char: byte for byte, char in BYTES.items()}
-            return bpe(vocab, [], byte_level(), byte_level())
+            return bpe(vocab, [], byte_level())
         case GPT2Tokenizer():
             ranks = tokenizer._encoding._mergeable_ranks
             vocab = {spelled(token): rank for token, rank in ranks.items()}
             longer = sorted((token for token in ranks if len(token) > 1), key=ranks.__getitem__)
             merges = [[spelled(part) for part in last_merge(token, ranks)] for token in longer]
-            end = {"id": GPT2Tokenizer.eos_token_id, "content": END}
-            added = {**dict.fromkeys(FLAGS, False), **end, "special": True}
             vocab[END] = GPT2Tokenizer.eos_token_id
-            return bpe(vocab, merges, byte_level(), byte_level(), [added])
+            end = {"id": vocab[END], "content": END, "special": True}
+            return bpe(vocab, merges, byte_level(), [{**dict.fromkeys(FLAGS, False), **end}])
     assert isinstance(tokenizer, NoTokenizer)
     raise UserError(tokenizer.why)
 
@@ -255,14 +253,10 @@ def write_tokenizer(
     """
     save_tokenizer(tokenizer, folder / TOKENIZER_FILE)
     description = None if source is None else read_description(source)
-    copied: set[str] = set()
-    same = description is not None and (
-        is_gpt2(description)
-        if tokenizer.kind == "gpt2"
-        else tokenizer.to_dict() == {"kind": "hf", "tokenizer": description}
-    )
-    if same and source is not None:
-        copied = {name for name in FILES if (source / name).exists()}
+    copied = []
+    is_same = tokenizer.to_dict().get("tokenizer", ()) == description
+    if source and (is_same or tokenizer.kind == "gpt2" and is_gpt2(description or {})):
+        copied = [name for name in FILES if (source / name).exists()]
         for name in copied:
             (folder / name).write_bytes(read_bytes(source / name, MOST_TOKENIZER_BYTES))
     else:
@@ -271,24 +265,25 @@ def write_tokenizer(
         except UserError as error:
             say_once(f"without tokenizer.json: {error}", print)
             return
-    config = transformers_config(tokenizer, description, block_size)
-    for name, value in (("tokenizer.json", description), ("tokenizer_config.json", config)):
-        if name not in copied:
-            write_json(folder / name, value)
+    if "tokenizer.json" not in copied:
+        write_json(folder / "tokenizer.json", description)
+    if "tokenizer_config.json" not in copied:
+        config = transformers_config(tokenizer, description, block_size)
+        write_json(folder / "tokenizer_config.json", config)
 
 
 def transformers_config(tokenizer, description, block_size):
     """Return the contents of a tokenizer_config.json beside a tokenizer.json."""
-    added = description.get("added_tokens") or []
-    special = [token["content"] for token in added if token.get("special")]
-    unknown = description["model"].get("unk_token")
-    tokens = {"bos_token": BEGIN_OF_TEXT, "eos_token": [END], "unk_token": [unknown]}
-    found = {key: [name for name in tokens[key] if name in special] for key in tokens}
+    special = [token["content"] for token in description.get("added_tokens") or ()
+               if token.get("special")]
+    tokens = {"bos_token": BEGIN_OF_TEXT, "eos_token": [END],
+              "unk_token": [description["model"].get("unk_token")]}
+    found = {key: [*filter(special.__contains__, tokens[key]), None][0] for key in tokens}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         "model_max_length": block_size,
         "pad_token": None,
-        **{key: found[key][0] if found[key] else None for key in found},
+        **found,
         **tokenizer.names,
     }

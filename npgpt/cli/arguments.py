@@ -21,17 +21,19 @@ def add_field_arguments(parser, dataclass, title, names):
     choices = CHOICES | {"activation": ACTIVATIONS, "positions": POSITIONS}
     group = parser.add_argument_group(title)
     for field in dataclasses.fields(dataclass):
-        name, subject = field.name, field.metadata["group"]
+        name = field.name
+        subject = field.metadata["group"]
         if subject:
             group = parser.add_argument_group(f"{title}: {subject}")
         if name not in names:
             continue
         default = defaults.get(name, field.default)
         text = field.metadata["help"].replace("None: ", "by default: ")
-        options = {"dest": name, "default": argparse.SUPPRESS,
-                   "help": text + (f" (default: {default})" if default is not None else "")}
-        flag, kind = "--" + name.replace("_", "-"), field.type
-        kind, *_ = typing.get_args(kind) or [kind]          # of `int | None`, int
+        if default is not None:
+            text += f" (default: {default})"
+        options = {"dest": name, "default": argparse.SUPPRESS, "help": text}
+        flag = "--" + name.replace("_", "-")
+        kind, *_ = typing.get_args(field.type) or [field.type]      # of `int | None`, int
         if kind is bool:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
         else:
@@ -48,9 +50,14 @@ def add_model_arguments(parser):
     add_field_arguments(parser, GPTConfig, "the model", MODEL_FIELDS)
 
 
+def only(fields, names):
+    """Return the part of a dict that has these names."""
+    return {name: value for name, value in fields.items() if name in names}
+
+
 def given_fields(args, names=MODEL_FIELDS | TRAIN_FIELDS):
     """Return the fields that the user gave, a dict. Raises UserError for both --epochs and --max-iters."""
-    fields = {name: value for name, value in vars(args).items() if name in names}
+    fields = only(vars(args), names)
     if fields.get("epochs") and "max_iters" in fields:
         raise UserError("--epochs and --max-iters both set the length of training: give one of them")
     if "max_iters" in fields:

@@ -51,7 +51,7 @@ def run(args):
     if not math.isfinite(loss):
         raise UserError(f"the loss of {loaded.folder} on this text is {loss}: choose another model")
     perplexity = math.exp(loss) if loss < 709.0 else math.inf       # exp(710) overflows
-    bits, reason = bits_per_byte(loss * n, loaded, tokens)
+    bits, reason = bits_per_byte(loss * n, loaded.tokenizer, tokens)
     if args.json:
         print_json(model=str(loaded.folder), split=split, tokens=n, loss=loss,
                    perplexity=perplexity, bits_per_byte=bits)
@@ -62,16 +62,16 @@ def run(args):
     print(f"bits per byte  {reason or f'{bits:.4f}'}")
 
 
-def bits_per_byte(nats, loaded, tokens):
+def bits_per_byte(nats, tokenizer, tokens):
     """Return the loss in bits per byte of text, comparable between tokenizers, and "".
 
     If it is not defined, return None and the reason.
     """
-    count_bytes = loaded.tokenizer.count_bytes
     try:
-        n_bytes = count_bytes(tokens) - count_bytes(tokens[:1])         # the first is not predicted
+        n_bytes = tokenizer.count_bytes(tokens)
+        n_bytes -= tokenizer.count_bytes(tokens[:1])        # the first is not predicted
     except UserError as error:
         return None, str(error)
-    if n_bytes == 0:
+    if not n_bytes:
         return None, "not defined, without any text"
     return nats / math.log(2) / n_bytes, ""

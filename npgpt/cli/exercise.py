@@ -95,13 +95,13 @@ def run(args):
 
 def list_exercises(args):
     progress = Progress(folder_here())
-    print(f"{'layer':<16}" + "".join(f"{level:<22}" for level in COLUMNS) + "bugs found")
+    row = "{:<15} {:<22}{:<22}{:<22}{:<22}{}"
+    print(row.format("layer", *COLUMNS, "bugs found"))
     for layer in LESSONS:
-        levels = levels_of(layer)
-        cells = [status(progress.entry(f"{layer} {level}")) if level in levels else ""
+        cells = [status(progress.entry(f"{layer} {level}")) * (level in levels_of(layer))
                  for level in COLUMNS]
         bugs = sum("solved" in entry for name, entry in progress.entries.items() if name.startswith(f"{layer} bug "))
-        print(f"{layer:<15} " + "".join(f"{each:<22}" for each in cells) + str(bugs or "-"))
+        print(row.format(layer, *cells, bugs or "-"))
     print("\nnpgpt learn leads through all of them")
 
 
@@ -146,13 +146,14 @@ def own_pairs(file, name=None, right=False):
     """
     wrong = first_wrong([each for checks in check_layer(file, name).layers for each in checks])
     if wrong and right:
-        line, name = wrong.backward_line, wrong.variable
-        raise UserError(f"{file}, line {line}: d{name} is not right: see npgpt gradcheck {file}")
+        raise UserError(f"{file}, line {wrong.backward_line}: d{wrong.variable} is not right: see "
+                        f"npgpt gradcheck {file}")
     found = [lesson_named(f"{file}:{name}")] if name else chosen_lessons(file)
     pairs = [each for each in found if not each.is_one_function]
     if not pairs:
-        raise UserError(f"{file}: {found[0].name} is one function: a pair {found[0].name}_forward and "
-                        f"{found[0].name}_backward is needed here")
+        name = found[0].name
+        raise UserError(f"{file}: {name} is one function: a pair {name}_forward and "
+                        f"{name}_backward is needed here")
     return pairs
 
 
@@ -177,9 +178,11 @@ def check_file(args):
         return None
     report, text = judged(exercise, progress, args.time_limit, args.seed)
     print(text)
-    if report.is_measured and not exercise.is_bug and not any("solved" in entry for entry in progress.entries.values()):
+    if exercise.is_bug:
+        return report.right
+    if report.is_measured and not any("solved" in entry for entry in progress.entries.values()):
         print(CENTRAL_DIFFERENCE)
-    if not report.right and not exercise.is_bug:
+    if not report.right:
         seed = f" --seed {report.seed}" if report.case else ""      # other cases may all be right
         print(f"for a hint: npgpt exercise check {exercise.path} --hint{seed}")
     return report.right
@@ -191,7 +194,7 @@ def judged(exercise, progress, seconds, seed=None):
     progress.tried(exercise.name, report.right)
     title = f"{exercise.path}: {exercise.name}"
     text = hunt_text(report, title) if exercise.is_bug else report_text(report, title, with_mistakes=False)
-    return report, "\n".join([text, *filter(None, [forward_remark(exercise)])])
+    return report, "\n".join(filter(None, [text, forward_remark(exercise)]))
 
 
 def grade_class(args):
@@ -206,15 +209,13 @@ def grade_class(args):
     print(*class_table(rows), "", *map(one_line, said), sep="\n")
     if args.out:
         text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        table.writerow(Row._fields)
-        table.writerows(map(plain_cells, rows))
+        csv.writer(text, lineterminator="\n").writerows([Row._fields, *map(plain_cells, rows)])
         write_atomically(args.out, text.getvalue().encode(), follow=True)
     if args.json:
         is_class = len({row.student for row in rows}) > 1
         tests = [autograder_test(row, is_class) for row in rows]
-        content = {"output": "\n".join(said), "tests": tests}
-        write_atomically(args.json, json.dumps(content, indent=1).encode(), follow=True)
+        content = json.dumps({"output": "\n".join(said), "tests": tests}, indent=1)
+        write_atomically(args.json, content.encode(), follow=True)
 
 
 def class_table(rows):
@@ -238,8 +239,8 @@ def plain_cells(row):
 def autograder_test(row, is_class):
     """Return what Gradescope's autograder reads of a row; is_class: name the student."""
     is_right = row.verdict == "right"
-    line = f"line {row.line}" if row.line else ""
-    said = [row.verdict, line, row.gradient, row.mistake, *row.remarks]
-    name = f"{row.student}: {row.exercise}" if is_class else row.exercise
-    return {"name": name, "score": int(is_right), "max_score": 1,
-            "status": "passed" if is_right else "failed", "output": ", ".join(filter(None, said))}
+    line = row.line and f"line {row.line}"
+    said = filter(None, [row.verdict, line, row.gradient, row.mistake, *row.remarks])
+    return {"name": f"{row.student}: {row.exercise}" if is_class else row.exercise,
+            "score": int(is_right), "max_score": 1,
+            "status": "passed" if is_right else "failed", "output": ", ".join(said)}

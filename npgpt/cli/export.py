@@ -25,8 +25,8 @@ def run(args):
         loaded = load_given_model(args)
         config = loaded.model.config
         if field := unsupported_by_transformers(config):
-            value = getattr(config, field)
-            raise UserError(f"{field}={value} has no counterpart in transformers' GPT-2")
+            raise UserError(f"{field}={getattr(config, field)} has no counterpart in "
+                            "transformers' GPT-2")
         loaded.model.save_pretrained(folder, dtype=args.dtype)
         write_tokenizer(loaded.tokenizer, folder, config.block_size, loaded.folder)
     remark(

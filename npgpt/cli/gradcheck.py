@@ -41,23 +41,25 @@ def add_arguments(parser):
 def run(args):
     if is_file(args.layer):
         answer = check_layer(args.layer, args.name, args.input, args.time_limit)
-        found, remarks = answer.layers, answer.remarks
+        found = answer.layers
+        remarks = answer.remarks
     elif args.name or args.input:
         raise UserError(f"{args.layer} is a layer of npgpt: leave {args.name or '--input'} out")
     else:
         found, remarks = checked_lessons(args.layer)
-    checks = [each for one in found for each in one]
     for each in remarks:
         remark(each, file=sys.stderr)
     for one in found:
         print(f"\n{table_text(one)}")
+    checks = sum(found, [])
     print_summary(checks)
-    return 1 if any(each.verdict == WRONG for each in checks) else 0
+    return any(each.verdict == WRONG for each in checks)
 
 
 def checked_lessons(name):
     """Return the checks of npgpt's own layers, and remarks."""
-    found, remarks = [], {}
+    found = []
+    remarks = {}
     for lesson in chosen_lessons(name, EXACT if importlib.util.find_spec("mpmath") else PLAIN):
         try:
             checks, said = best_check(lesson)

@@ -12,6 +12,7 @@ from npgpt.cli.arguments import (
     add_model_arguments,
     add_quiet_argument,
     given_fields,
+    only,
 )
 from npgpt.cli.output import print_json
 from npgpt.devices import array_module
@@ -65,44 +66,45 @@ def engines():
 def run(args):
     if args.model is not None and (args.preset or args.vocab_size or given_fields(args, MODEL_FIELDS)):
         raise UserError("a model has a fixed shape: give either a model, or a preset and flags")
-    block, found = read_block(args.block), {}
-    if args.model is not None and is_run(args.model):
-        checkpoint = read_while_it_trains(
-            args.model, lambda: read_checkpoint(find_checkpoint(args.model), block)
-        )
-        config = checkpoint.config
-        batch_size = options_of(checkpoint).batch_size
-        found = {name: checkpoint.state[name] for name in ("step", "best_loss", "best_step")}
-        if not args.json:
-            text = "{}: step {step}, best loss {best_loss:.4f} at step {best_step}"
-            print(text.format(checkpoint.folder, **found))
-    elif args.model is not None:
-        config, *_ = open_model(find_model(args.model, args.revision), block)
-        batch_size = 1
-    else:
+    block = read_block(args.block)
+    found = {}
+    if args.model is None:
         fields = {**load_preset(args.preset or "char-cpu"), **given_fields(args, MODEL_FIELDS)}
         tokenizer = fields.get("tokenizer", "char")
         vocab_size = VOCABULARIES.get(tokenizer) if args.vocab_size is None else args.vocab_size
         if vocab_size is None:
             raise UserError(f"the vocabulary of {tokenizer} is unknown here: give it as --vocab-size")
         config = GPTConfig(vocab_size=vocab_size, block=block or GPT2,
-                           **{name: fields[name] for name in fields.keys() & MODEL_FIELDS})
+                           **only(fields, MODEL_FIELDS))
         batch_size = fields.get("batch_size", TrainOptions.batch_size)
+    elif is_run(args.model):
+        checkpoint = read_while_it_trains(
+            args.model, lambda: read_checkpoint(find_checkpoint(args.model), block)
+        )
+        config = checkpoint.config
+        batch_size = options_of(checkpoint).batch_size
+        found = only(checkpoint.state, ("step", "best_loss", "best_step"))
+        if not args.json:
+            print("{}: step {step}, best loss {best_loss:.4f} at step {best_step}".format(
+                checkpoint.folder, **found))
+    else:
+        config, *_ = open_model(find_model(args.model, args.revision), block)
+        batch_size = 1
     if args.batch_size is not None:
         batch_size = args.batch_size
     check_whole("--batch-size", batch_size, 1)
 
     shapes = parameter_shapes(config)
+    parameters = sum(map(math.prod, shapes.values()))
     threads = min(available_cores(), batch_size)
     memory = training_memory(config, batch_size, threads)
     if args.json:
-        print_json(**found, parameters=sum(map(math.prod, shapes.values())), shapes=shapes,
-                   memory=memory, batch_size=batch_size, block_size=config.block_size,
-                   threads=threads)
+        print_json(**found, parameters=parameters, shapes=shapes, memory=memory,
+                   batch_size=batch_size, block_size=config.block_size, threads=threads)
         return
     for name, shape in shapes.items():
         print(f"{name:<28} {' x '.join(map(str, shape)):>16} {math.prod(shape):>14,}")
-    print(f"{'all parameters':<28} {'':>16} {sum(map(math.prod, shapes.values())):>14,}")
+    print(f"{'all parameters':<28} {'':>16} {parameters:>14,}")
     print(f"\nmemory, float32, batch {batch_size} x {config.block_size} tokens, {threads} thread{'s' * (threads > 1)}")
     for part, size in {**memory, "in training, about": sum(memory.values())}.items():
         print(f"{part:<28} {size / 2**20:>14,.1f} MiB")

@@ -5,13 +5,12 @@ the mistake is comes with the hints. The next time it continues where you stoppe
 """
 
 import contextlib
-import dataclasses
 import functools
 import io
+import itertools
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from npgpt.cli.exercise import CENTRAL_DIFFERENCE, add_time_limit_argument, judged
@@ -44,18 +43,26 @@ BAR = 10            # characters
 DIGITS = [*"0123456789"]
 
 
-@dataclasses.dataclass
 class Session:
-    """What `npgpt learn` knows between two keys."""
+    """What `npgpt learn` knows between two keys.
 
-    folder: Path
-    seconds: float                      # how long a solution may run
-    read_key: Callable
+    folder: of the files. seconds: how long a solution may run. read_key: as in `keys`.
+    """
+
     step: Step | None = None            # the present one; None when all are solved
     report: Report | None = None        # the verdict on its file as it was last saved
     seen: tuple | None = None           # the state of the file that was last judged
-    explained: bool = False             # whether it was said what a central difference is
-    body: list[str] = dataclasses.field(default_factory=list)       # the paragraphs on the screen
+    explained = False                   # whether it was said what a central difference is
+
+    def __init__(self, folder, seconds, read_key):
+        self.folder = folder
+        self.seconds = seconds
+        self.read_key = read_key
+        self.body = []                  # the paragraphs on the screen
+
+    @property
+    def progress(self):
+        return Progress(self.folder)
 
     @property
     def file(self):
@@ -110,16 +117,18 @@ def attempt(session, action):
 def begin(session):
     """Explain what dv is, and show the last exercise that was open, or the first unsolved one."""
     try:
-        progress = Progress(session.folder)
-        last = next((step for step in whole_path() if step.name == progress.at and unsolved(progress)), None)
-        arrive(session, last) if last else go_on(session)
+        progress = session.progress
+        there = [step for step in whole_path() if step.name == progress.at]
+        arrive(session, there[0]) if there and unsolved(progress) else go_on(session)
     finally:
-        session.body[:0] = [GRADIENT] if session.step else []
+        if session.step:
+            session.body.insert(0, GRADIENT)
 
 
 def go_on(session):
     """Go to the next unsolved exercise; after the last one, start over."""
-    steps, left = whole_path(), unsolved(Progress(session.folder))
+    steps = whole_path()
+    left = unsolved(session.progress)
     at = steps.index(session.step) + 1 if session.step else 0
     arrive(session, next((step for step in steps[at:] + steps[:at] if step in left), None))
 
@@ -137,10 +146,10 @@ def go_to(session, typed):
         typed += key
     if key != ENTER:
         return
-    steps = whole_path()
-    if not 1 <= int(typed) <= len(steps):
-        raise UserError(f"there is no exercise {typed}: their numbers are 1 to {len(steps)}")
-    arrive(session, steps[int(typed) - 1])
+    numbered = dict(enumerate(whole_path(), 1))
+    if int(typed) not in numbered:
+        raise UserError(f"there is no exercise {typed}: their numbers are 1 to {len(numbered)}")
+    arrive(session, numbered[int(typed)])
 
 
 def ask(session, question):
@@ -155,7 +164,9 @@ def ask(session, question):
 
 def arrive(session, step):
     """Open an exercise: write its file if there is none, and judge it if the learner has changed it."""
-    session.step, session.report, session.seen, session.body = step, None, None, []
+    session.step = step
+    session.report = session.seen = None
+    session.body = []
     if step is None:
         session.body = [f"All {len(whole_path())} exercises are solved. Now train GPT-2 with your own gradients:",
                         f"    npgpt train --backward {session.folder}"]
@@ -164,7 +175,7 @@ def arrive(session, step):
         write_step(step, session.file)
     session.body = [task(session)]
     session.seen = file_state(session.file)
-    Progress(session.folder).arrived(step.name)
+    session.progress.arrived(step.name)
     if not is_untouched(step, session.file):
         judge(session)
 
@@ -199,9 +210,11 @@ def judge(session):
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            session.report, text = judged(session_exercise(session), Progress(session.folder), session.seconds)
+            session.report, text = judged(session_exercise(session), session.progress,
+                                          session.seconds)
     finally:
-        session.body += [printed.getvalue().rstrip()] if printed.getvalue() else []
+        if said := printed.getvalue():
+            session.body.append(said.rstrip())
     session.body.append(text)
     if session.report.is_measured and not session.step.is_bug and not session.explained:
         session.explained = True
@@ -222,25 +235,31 @@ def session_exercise(session):
 
 
 def give_hint(session):
-    session.body.append(next_hint(session_exercise(session), Progress(session.folder), session.seconds,
+    session.body.append(next_hint(session_exercise(session), session.progress, session.seconds,
                                   session.report))
 
 
 def show_mathematics(session):
     """Show a derivation: its introduction and, but not in a bug hunt, the section on the missing or wrong line."""
     key = None
-    with contextlib.suppress(UserError, OSError):       # of a file that is damaged or missing
-        key = not session.step.is_bug and key_in_question(session_exercise(session), session.report)
-    if not key and session.report and not session.step.is_bug:      # the learner's steps are not the package's
-        key = next((line.name for line in session.report.lines if line.verdict == WRONG), None)
+    if not session.step.is_bug:
+        with contextlib.suppress(UserError, OSError):       # of a file that is damaged or missing
+            key = key_in_question(session_exercise(session), session.report)
+        if not key and session.report:      # the learner's steps are not the package's
+            key = next((line.name for line in session.report.lines if line.verdict == WRONG), None)
     session.body = derivation_text(session.step.lesson, key or None)
 
 
 def show_list(session):
     """Show the exercises by number, a row for each layer; x: solved, >: the present one."""
-    progress, numbers = Progress(session.folder), {step: number for number, step in enumerate(whole_path(), 1)}
-    rows = [[list_entry(progress, step, session.step, numbers[step]) for step in path_of(layer)] for layer in LESSONS]
-    session.body = ["\n".join(f"{layer:<15}" + " ".join(row) for layer, row in zip(LESSONS, rows, strict=True))]
+    left = unsolved(session.progress)
+    number = itertools.count(1)
+    rows = []
+    for layer in LESSONS:
+        entries = [list_entry(step, next(number), step == session.step, step not in left)
+                   for step in path_of(layer)]
+        rows.append(f"{layer:<15}" + " ".join(entries))
+    session.body = ["\n".join(rows)]
 
 
 def ask_reset(session):
@@ -248,9 +267,10 @@ def ask_reset(session):
         session.body.append("not reset")
         return
     copy = reset(session.step, session.file)
-    said = f"{session.file} was reset" + (f"; your text is in {copy}" if copy else "")
-    session.report, session.seen = None, file_state(session.file)
-    session.body = [task(session), said]
+    kept = f"; your text is in {copy}" if copy else ""
+    session.report = None
+    session.seen = file_state(session.file)
+    session.body = [task(session), f"{session.file} was reset{kept}"]
 
 
 ACTIONS = {"h": give_hint, "m": show_mathematics, "n": go_on, ENTER: go_on, "p": go_back,
@@ -260,9 +280,10 @@ ACTIONS = {"h": give_hint, "m": show_mathematics, "n": go_on, ENTER: go_on, "p":
 
 def draw_screen(session, question=KEYS):
     """Show the progress in one line, the paragraphs, and the keys or a question."""
-    solved = len(whole_path()) - len(unsolved(Progress(session.folder)))
-    done = BAR * solved // len(whole_path())
-    title = f"npgpt learn  [{'#' * done}{'-' * (BAR - done)}] {solved} of {len(whole_path())}"
+    n = len(whole_path())
+    solved = n - len(unsolved(session.progress))
+    bar = "#" * (BAR * solved // n)
+    title = f"npgpt learn  [{bar:-<{BAR}}] {solved} of {n}"
     if session.step is None:
         return show(title, session.body, None)
     if file_state(session.file) is None:
@@ -274,17 +295,15 @@ def task(session):
     begin = f"{session.step.lesson.title}. Open {session.file} in your editor"
     if session.step.is_bug:
         return f"{begin}: one line of its backward is wrong. Correct it, and save: the verdict appears here."
-    try:
-        left = read_exercise(session.file).blanks
-    except (UserError, OSError):        # the verdict says why
-        left = []
-    first = f", and begin with line {left[0].lineno}: replace `...` with code" if left else ""
-    return f"{begin}{first}. Whenever you save it, the verdict appears here."
+    with contextlib.suppress(UserError, OSError):       # the verdict says why
+        if left := read_exercise(session.file).blanks:
+            begin += f", and begin with line {left[0].lineno}: replace `...` with code"
+    return f"{begin}. Whenever you save it, the verdict appears here."
 
 
-def list_entry(progress, step, present, number):
+def list_entry(step, number, is_present, is_solved):
     """Return a step in the list: "x 9 level 1", ">10 level 2", " 12 bug"."""
     text = f"{number:>2} {'bug' if step.is_bug else step.what}"
-    if step == present:
+    if is_present:
         return style(REVERSE, f">{text}")
-    return style(GREEN, f"x{text}") if "solved" in progress.entry(step.name) else f" {text}"
+    return style(GREEN, f"x{text}") if is_solved else f" {text}"

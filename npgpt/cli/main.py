@@ -69,11 +69,12 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args, namespace=None):
         flags = self._option_string_actions         # of this command alone
         given = []
+        args = list(args)
         for i, argument in enumerate(itertools.takewhile("--".__ne__, args)):
             name, sign, value = argument.partition("=")
             flag = name.replace("_", "-")
             if name.startswith("--") and flag in flags:
-                args = [*args[:i], flag + sign + value, *args[i + 1:]]
+                args[i] = flag + sign + value
                 given.append(flag)
                 if sign and flags[flag].nargs == 0:
                     spelled = " or ".join(flags[flag].option_strings)
@@ -104,8 +105,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments=None):
     """Run a command line, a list of strings (those of the process if None). Returns the exit code."""
-    for name in ("stdout", "stderr"):
-        set_encoding(name)
+    set_encoding("stdout")
+    set_encoding("stderr")
     code = 1
     try:
         args = parse(arguments)
@@ -125,10 +126,12 @@ def main(arguments=None):
     except UserError as error:
         code = fail(error)
     except BrokenPipeError:         # `npgpt … | head`: the reader has closed the pipe, which is no error
-        sys.stdout, code = None, 0
+        sys.stdout = None
+        code = 0
     except OSError as error:
         if error.errno == errno.ENOSPC and error.filename is None:      # files are named
-            error.filename, sys.stdout = "standard output", None
+            error.filename = "standard output"
+            sys.stdout = None
         code = fail(error.strerror or error, error.filename)
     except MemoryError as error:
         code = fail(f"out of memory ({error}): {LESS_MEMORY}")
@@ -145,34 +148,34 @@ def main(arguments=None):
 
 def parse(arguments):
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if arguments[:1] == ["exercise"] and arguments[1:] and arguments[1].endswith(".py"):
-        arguments = ["exercise", "file", *arguments[1:]]
+    command, *others = arguments
+    if command == "exercise" and others and others[0].endswith(".py"):
+        arguments = ["exercise", "file", *others]
     parser = Parser(prog="npgpt", description="GPT-2 from scratch in NumPy, with every gradient written by hand.")
     parser.add_argument("--version", action="version", version=f"npgpt {npgpt.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=summary)
-        if arguments[:1] == [name]:
+        if command == name:
             module = importlib.import_module(f"npgpt.cli.{name}")
             subparser.description = module.__doc__
             subparser.set_defaults(function=module.run)
             module.add_arguments(subparser)
     args = parser.parse_args(arguments)
     for name in ("text", "prompt", "stop"):
-        text = vars(args).get(name) or ""
-        try:  # a surrogate stands for a byte that the locale does not know
-            vars(args).update(
-                {name: text.encode("utf-8", "surrogateescape").decode()} if text else {}
-            )
-        except UnicodeError:
-            raise UserError(f"--{name} must be UTF-8 text, not {text!r}") from None
+        if text := getattr(args, name, None):
+            try:  # a surrogate stands for a byte that the locale does not know
+                setattr(args, name, text.encode("utf-8", "surrogateescape").decode())
+            except UnicodeError:
+                raise UserError(f"--{name} must be UTF-8 text, not {text!r}") from None
     return args
 
 
 def fail(message, subject=None):
     """Print one line about what is wrong. Returns the exit code for it."""
-    line = f"{one_line(subject, 300)}: {message}" if subject else message
+    if subject:
+        message = f"{one_line(subject, 300)}: {message}"
     who = "" if is_first() else f"process {launched()[1]}: "
     if is_first() or is_connected():        # before they are connected, all processes fail alike
-        say(f"npgpt: {who}{one_line(line)}")
+        say(f"npgpt: {who}{one_line(message)}")
     return 2

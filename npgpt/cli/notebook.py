@@ -31,9 +31,11 @@ def run(args):
     texts = {file_of(lesson): as_bytes(lesson_cells(lesson, out)) for lesson in lessons}
     if args.layer == "all":
         texts["00-start-here.ipynb"] = as_bytes(start_cells())
-    there = [out / name for name in texts if os.path.lexists(out / name)]
-    if changed := [path for path in there if read_bytes(path) != texts[path.name]]:
-        raise UserError(f"{changed[0]} exists and has changed: choose another folder with --out, or delete it")
+    for name, text in texts.items():
+        path = out / name
+        if os.path.lexists(path) and read_bytes(path) != text:
+            raise UserError(f"{path} exists and has changed: choose another folder with --out, or "
+                            "delete it")
     out.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         write_atomically(out / name, text)

@@ -41,7 +41,8 @@ def save_picture(run, out=None):
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError('drawing needs matplotlib: pip install "npgpt[plot]"') from None
-    target, data = Path(out or Path(run) / "loss.png"), io.BytesIO()
+    target = Path(out or Path(run) / "loss.png")
+    data = io.BytesIO()
     kind = target.suffix[1:].lower() or "png"
     figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
     require("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")
@@ -56,11 +57,11 @@ def draw_losses(figure, records, title):
     """Draw the losses of batches and evaluations."""
     axes = figure.add_subplot()
     for key, style in STYLES.items():
-        found = [record for record in records if key in record]
-        axes.plot([r["step"] for r in found], [r[key] for r in found], **style)
+        found = {record["step"]: record[key] for record in records if key in record}
+        axes.plot([*found], [*found.values()], **style)
     if found:
-        best = min(found, key=lambda record: record["val_loss"])
-        axes.annotate(f"best {best['val_loss']:.4f}", (best["step"], best["val_loss"]), textcoords="offset points",
+        best = min(found, key=found.__getitem__)
+        axes.annotate(f"best {found[best]:.4f}", (best, found[best]), textcoords="offset points",
                       xytext=(0, 12), ha="right")
     axes.set(xlabel="step", ylabel="loss (nats per token)")
     axes.set_title(title, parse_math=False, usetex=False)           # a folder's name is not a formula

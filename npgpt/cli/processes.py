@@ -26,9 +26,10 @@ ENDING = threading.Lock()       # of the thread that says so: JAX's and Python's
 
 def launched():
     """Return how many processes were started, and the number of this one, from 0."""
-    for count, number in LAUNCHERS.items():
-        if os.environ.get(count, "").isdigit() and os.environ.get(number, "").isdigit():
-            return int(os.environ[count]), int(os.environ[number])
+    for names in LAUNCHERS.items():
+        count, number = (os.environ.get(name, "") for name in names)
+        if count.isdigit() and number.isdigit():
+            return int(count), int(number)
     return 1, 0
 
 
@@ -49,7 +50,8 @@ def connected():
     replace_messages_of_jax()
     address = gpu = None            # JAX may know them
     if all_are_here(count):
-        address, gpu = f"127.0.0.1:{61440 + os.getppid() % 4096}", number       # of one launcher
+        address = f"127.0.0.1:{61440 + os.getppid() % 4096}"  # of one launcher
+        gpu = number
     try:
         jax.distributed.initialize(address, count, number, gpu, heartbeat_timeout_seconds=SILENT)
         yield
@@ -74,13 +76,13 @@ def all_are_here(count):
 
 def replace_messages_of_jax():
     """Print one line instead of JAX's many when it aborts a process because another has ended."""
-    nowhere, err = os.open(os.devnull, os.O_WRONLY), os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    err = os.dup(2)
     out = os.dup(1) if is_first() else nowhere
-    streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (
-        open(file, "w", 1, encoding=stream.encoding, errors=stream.errors)
-        for file, stream in zip((out, err), streams, strict=True)
-    )
+    for name, file in {"stdout": out, "stderr": err}.items():
+        stream = getattr(sys, name)
+        new = open(file, "w", 1, encoding=stream.encoding, errors=stream.errors)
+        setattr(sys, name, new)
     os.dup2(nowhere, 1)         # JAX's libraries print to 1 and 2
     os.dup2(nowhere, 2)
 

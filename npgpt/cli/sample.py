@@ -6,14 +6,13 @@ forgotten: those are read again as a new text.
 
 import contextlib
 import itertools
-import operator
 import re
 import sys
 
 import numpy as np
 
 from npgpt.checks import check_whole, require
-from npgpt.cli.arguments import add_model_argument, add_special_argument, load_given_model
+from npgpt.cli.arguments import add_model_argument, add_special_argument, load_given_model, only
 from npgpt.errors import UserError, without_controls
 
 MOST_SAMPLES = 10_000
@@ -38,13 +37,16 @@ def add_arguments(parser):
 def run(args):
     check_whole("-n", args.num_samples, 1, MOST_SAMPLES)
     loaded = load_given_model(args)
-    model, tokenizer = loaded.model, loaded.tokenizer
-    prompt = default_prompt(model, tokenizer) if args.prompt is None else args.prompt
+    model = loaded.model
+    tokenizer = loaded.tokenizer
+    prompt = args.prompt
+    if prompt is None:
+        prompt = default_prompt(model, tokenizer)
+        args.special = True
     require("--stop", args.stop, args.stop != "", "at least one character")
     stop = args.stop and args.stop.replace("\\n", "\n")
-    sampling = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p", "seed")}
-    special = args.special or args.prompt is None
-    print_samples(model, tokenizer, prompt, args.num_samples, stop, special, **sampling)
+    sampling = only(vars(args), ("max_new_tokens", "temperature", "top_k", "top_p", "seed"))
+    print_samples(model, tokenizer, prompt, args.num_samples, stop, args.special, **sampling)
 
 
 def default_prompt(model, tokenizer):
@@ -70,14 +72,15 @@ def continuations(model, tokenizer, prompt, n=1, stop=None, special=True, **samp
     ids = tokenizer.encode(prompt, special)
     if len(ids) == 0:
         raise UserError("the prompt is empty: give at least one character, or leave --prompt out for a new line")
-    columns = model.stream(np.tile(ids, (n, 1)), **sampling, eos_token_id=tokenizer.eos_token_id)
+    end = tokenizer.eos_token_id
+    columns = model.stream(np.tile(ids, (n, 1)), **sampling, eos_token_id=end)
 
     def text_of(row, column):
-        tokens = map(operator.itemgetter(row), column)
-        texts = tokenizer.decode_stream(itertools.takewhile(lambda token: token != tokenizer.eos_token_id, tokens), ids)
+        tokens = itertools.takewhile(lambda token: token != end, (each[row] for each in column))
+        texts = tokenizer.decode_stream(tokens, ids)
         return texts if stop is None else text_before(stop, texts)
 
-    return [text_of(row, each) for row, each in enumerate(itertools.tee(columns, n))]   # no more columns than one needs
+    return [*map(text_of, range(n), itertools.tee(columns, n))]     # no more columns than one needs
 
 
 def print_samples(model, tokenizer, prompt, n=1, stop=None, special=True, **sampling):
@@ -86,21 +89,22 @@ def print_samples(model, tokenizer, prompt, n=1, stop=None, special=True, **samp
     On a terminal, control characters are escapes: the model may be a stranger's.
     """
     shown = without_controls if sys.stdout.isatty() else str
-    texts = continuations(model, tokenizer, prompt, n, stop, special, **sampling)
-    for i, pieces in enumerate(texts):
+    for i, pieces in enumerate(
+        continuations(model, tokenizer, prompt, n, stop, special, **sampling)
+    ):
         if i:
             print("-" * 60)
         # Together: XLA reports compilation before the first token.
-        sys.stdout.write(shown(prompt + next(pieces, "")))
+        print(shown(prompt + next(pieces, "")), end="")
         for text in pieces:
-            sys.stdout.write(shown(text))
-            sys.stdout.flush()
-        sys.stdout.write("\n")
+            print(shown(text), end="", flush=True)
+        print()
 
 
 def sample_line(model, tokenizer, seed):
     """Return the first LINE characters that a model writes after the default prompt, with " / " for line ends."""
-    text, prompt = "", default_prompt(model, tokenizer)
+    text = ""
+    prompt = default_prompt(model, tokenizer)
     pieces, = continuations(model, tokenizer, prompt, max_new_tokens=LINE, temperature=0.8, seed=seed)
     for piece in pieces:
         text += piece

@@ -19,7 +19,8 @@ from npgpt.data.corpora import read_text
 from npgpt.errors import UserError, printable
 from npgpt.layers import IGNORE_INDEX
 
-COLOURS, BITS = (194, 230, 223, 216, 209, 203, 197, 161), 2     # of a terminal's 256, from pale to red; bits of each
+COLOURS = 194, 230, 223, 216, 209, 203, 197, 161        # of a terminal's 256, from pale to red
+BITS = 2                # of each colour
 
 
 def add_arguments(parser):
@@ -45,12 +46,12 @@ def run(args):
     perplexity = float(np.exp2(bits.mean()))
     if args.json:
         rows = zip(tokens.tolist(), texts, [None, *nats.tolist()], strict=True)
-        scores = [{"id": token, "text": text, "nats": each} for token, text, each in rows]
         print_json(model=str(loaded.folder), tokens=len(nats), loss=float(nats.mean()),
-                   perplexity=perplexity, scores=scores)
+                   perplexity=perplexity,
+                   scores=[dict(zip(("id", "text", "nats"), row, strict=True)) for row in rows])
         return
     if sys.stdout.isatty() and style(colour_code(0.0), "x") != "x":
-        print(painted(texts[0], None) + "".join(map(painted, texts[1:], bits)) + "\n")
+        print(*map(painted, texts, [None, *bits]), "\n", sep="")
         steps = range(0, BITS * len(COLOURS), BITS)
         print("bits", *(style(colour_code(low), f" {low}{'+' * (low == steps[-1])} ") for low in steps))
     else:

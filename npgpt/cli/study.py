@@ -26,7 +26,8 @@ from npgpt.study.page.page import require_extra, study_page
 from npgpt.study.page.server import Server
 from npgpt.study.page.whole_model import MOST_TOKENS, study_model
 
-FILE, RUN = "study.html", "out"
+FILE = "study.html"
+RUN = "out"
 PROMPT = "To be, or not to be, that is the question"
 
 
@@ -79,6 +80,5 @@ def chosen_model(checkpoint, block, or_run):
         checkpoint = RUN
     name = checkpoint or "tiny, which npgpt trained on Shakespeare's plays"
     # BLAS with two threads takes five times as long for matrices as small as tiny's.
-    threads = 1 if checkpoint is None else None
-    loaded = load_model(checkpoint or TINY, threads=threads, block=block)
+    loaded = load_model(checkpoint or TINY, threads=None if checkpoint else 1, block=block)
     return loaded.model, loaded.tokenizer, name

@@ -10,7 +10,6 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections import namedtuple
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from npgpt.cli.arguments import (
     add_quiet_argument,
     add_special_argument,
     given_fields,
+    only,
 )
 from npgpt.cli.output import READER_GONE, is_reader_gone, say
 from npgpt.cli.plot import save_picture
@@ -69,7 +69,8 @@ evaluation, a line of sampled text is shown; at the end, loss.png is drawn (extr
 
 
 def add_arguments(parser):
-    parser.usage, parser.epilog = "npgpt train [OPTION ...]", EXAMPLES
+    parser.usage = "npgpt train [OPTION ...]"
+    parser.epilog = EXAMPLES
     run = parser.add_argument_group("the run")
     run.add_argument("--out-dir", default="out", help="folder of checkpoints and metrics; by default out")
     again = run.add_mutually_exclusive_group()
@@ -103,10 +104,6 @@ def add_arguments(parser):
                              "--resume). They are checked, but then run without limits: use only files that you trust")
     add_model_arguments(parser)
     add_field_arguments(parser, TrainOptions, "training", TRAIN_FIELDS)
-
-
-# A training run as the flags describe it, before it writes anything. checkpoint: of the run that is continued.
-Run = namedtuple("Run", "model train_tokens val_tokens tokenizer options corpus_name checkpoint", defaults=[None])
 
 
 def run(args):
@@ -148,9 +145,8 @@ def train(args, backwards=None):
         except OSError as error:
             if not is_reader_gone(error):
                 raise
-            if trainer is None or trainer.saved_step is None:
-                how = "nothing was trained"
-            else:
+            how = "nothing was trained"
+            if trainer and trainer.saved_step is not None:
                 how = f"{stopped(trainer)}; continue with: {resume_command(args)}"
             say(f"npgpt: the reader of the output has gone: {how}")
             sys.stdout = None       # Python would flush it at exit, and fail
@@ -166,13 +162,13 @@ def begin(args, backwards, stack):
             tidy(args.out_dir)
     elif is_first():
         check_out_dir(args)
-    trainer = trainer_of(plan(args), args, backwards)
+    trainer = trainer_of(args, backwards, *plan(args))
     if not args.resume and is_first():
         stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
         check_out_dir(args)
     remark(f"model: {trainer.model}")
-    remark(f"data: {describe_split(trainer, 'train')} to train on, "
-           f"{describe_split(trainer, 'val')} to validate")
+    sizes = {split: f"{len(crops.tokens):,} tokens" for split, crops in trainer.crops.items()}
+    remark(f"data: {sizes['train']} to train on, {sizes.get('val', 'none')} to validate")
     return trainer
 
 
@@ -180,12 +176,13 @@ def print_end(trainer, args, backwards, finished):
     """Print what has become of a run. Raises OSError if nobody can read it."""
     if finished:
         picture = draw_if_possible(args.out_dir) if is_first() else ""
-        print_result(trainer, args.out_dir, picture)
+        best = "best validation loss" if "val" in trainer.crops else "train loss"
+        print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; "
+              f"checkpoints in {args.out_dir}{picture}")
         if not args.quiet:
             print_sample(trainer, backwards)
     else:
-        command = resume_command(args)
-        print(f"stopped at step {trainer.step}, saved; continue with: {command}")
+        print(f"stopped at step {trainer.step}, saved; continue with: {resume_command(args)}")
     print(end="", flush=True)
 
 
@@ -217,36 +214,36 @@ class OneOfMany(Trainer):
         return record
 
 
-def trainer_of(run, args, backwards):
-    """Return the Trainer of a `Run`, with the learner's `Backwards` if there are any."""
+def trainer_of(args, backwards, model, splits, options, tokenizer, corpus_name, checkpoint=None):
+    """Return the Trainer of a `plan`, with the learner's `Backwards` if there are any."""
     if backwards:
         from npgpt.study.judge.own_backward import use
 
-        use(backwards, run.model)
+        use(backwards, model)
         remark(backwards.summary(), flush=True)
     trainer_type = Trainer if launched()[0] == 1 else OneOfMany
-    out_dir = args.out_dir if is_first() else None
-    trainer = trainer_type(run.model, run.train_tokens, run.val_tokens, run.options, out_dir,
-                           run.tokenizer, run.corpus_name,
-                           on_evaluation=None if args.quiet else print_line)
-    if run.checkpoint:
-        trainer.restore(run.checkpoint)
+    trainer = trainer_type(model, *splits, options, args.out_dir if is_first() else None,
+                           tokenizer, corpus_name, None if args.quiet else print_line)
+    if checkpoint:
+        trainer.restore(checkpoint)
         if is_first():
             if find_checkpoint(args.out_dir, "best").name == f"step-{trainer.best_step:08d}":
                 # after a kill between a save and its clean-up
                 keep_only(args.out_dir, {trainer.step, trainer.best_step})
-            remark(f"resuming {run.checkpoint.folder} at step {trainer.step}")
-            print_changes(trainer, options_of(run.checkpoint), args)
+            remark(f"resuming {checkpoint.folder} at step {trainer.step}")
+            print_changes(trainer, options_of(checkpoint), args)
     return trainer
 
 
 def print_changes(trainer, saved, args):
     """Print if a resumed run is finished, or if its learning rate jumps because its end moved."""
-    step, options = trainer.step, trainer.options
+    step = trainer.step
+    options = trainer.options
     if step >= options.max_iters:
-        end = f"max_iters is {options.max_iters}"
-        remark(f"nothing is left to train: {end}; to go on, raise --max-iters")
-    before, now = saved.rate(step), options.rate(step)
+        remark(f"nothing is left to train: max_iters is {options.max_iters}; to go on, raise "
+               "--max-iters")
+    before = saved.rate(step)
+    now = options.rate(step)
     if now != before and not RATE_FIELDS & vars(args).keys():
         remark(
             f"the learning rate jumps from {before:.3g} to {now:.3g}, because its decay now ends "
@@ -258,12 +255,6 @@ def print_changes(trainer, saved, args):
 def resume_command(args):
     files = [word for name in ("backward", "block") if (file := getattr(args, name)) for word in (f"--{name}", file)]
     return shlex.join(["npgpt", "train", "--resume", "--out-dir", args.out_dir, *files])
-
-
-def describe_split(trainer, split):
-    if split not in trainer.crops:
-        return "none"
-    return f"{len(trainer.crops[split].tokens):,} tokens"
 
 
 def print_line(trainer, losses):
@@ -283,13 +274,6 @@ def draw_if_possible(out_dir):
         return f"\nno loss curve: {one_line(error)}"
 
 
-def print_result(trainer, out_dir, picture):
-    """Print the result of the training."""
-    best = "best validation loss" if "val" in trainer.crops else "train loss"
-    print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; "
-          f"checkpoints in {out_dir}{picture}")
-
-
 def print_sample(trainer, backwards):
     """Print a text of the trained model. backwards: the learner's `Backwards`, or None."""
     print()
@@ -304,7 +288,11 @@ def print_sample(trainer, backwards):
 
 
 def plan(args):
-    """Return the `Run` that the flags describe: a new one, or with --resume that in --out-dir."""
+    """Return the run that the flags describe, before it writes anything.
+
+    It is a new one, or with --resume that in --out-dir: model, (train, validation) tokens, options,
+    tokenizer, the name of the corpus, and of a run that is continued the checkpoint.
+    """
     if args.resume:
         return resumed_run(args)
     given = given_fields(args)
@@ -315,8 +303,8 @@ def plan(args):
         )
     if not args.init_from:
         fields = with_mup(fields)
-    options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
-    model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
+    options = TrainOptions(**only(fields, TRAIN_FIELDS))
+    model_fields = only(fields, MODEL_FIELDS)
     if not args.init_from:
         model_fields["block"] = read_block(args.block) or GPT2
         check_causal(GPTConfig(**model_fields))     # raises before a corpus is downloaded
@@ -327,28 +315,25 @@ def plan(args):
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
     if args.init_from:
         model, tokenizer = pretrained_model(args, options, model_fields)
-        if "crop_length" not in given:
-            shortest = min(options.crop_length, model.config.block_size)
-            options = dataclasses.replace(options, crop_length=shortest)
+        if "crop_length" not in given and options.crop_length > model.config.block_size:
+            options = dataclasses.replace(options, crop_length=model.config.block_size)
     else:
         # Token files have their own tokenizer.
         kind = args.tokenizer or (None if corpus.text is None else fields.get("tokenizer"))
         tokenizer = tokenizer_of(corpus, kind)
-        size, end = tokenizer.vocab_size, tokenizer.eos_token_id
-        config = GPTConfig(vocab_size=size, eos_token_id=end, **model_fields)
+        config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id,
+                           **model_fields)
         model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels,
                     options.init, args.freeze or ())
     print_special(corpus, tokenizer, args.special)
-    splits = open_tokens(tokenizer, corpus, options.val_fraction, args.special)
-    return Run(model, *splits, tokenizer, options, name)
+    return (model, open_tokens(tokenizer, corpus, options.val_fraction, args.special), options,
+            tokenizer, name)
 
 
 def pretrained_model(args, options, model_fields):
     """Return (model, tokenizer) of --init-from. Of the model's fields, only the dropouts may be changed."""
-    dropouts = {name: value for name, value in model_fields.items() if name in DROPOUTS}
-    if "dropout" in dropouts:
-        # The three others follow it unless they are given.
-        dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}
+    # Those that are not given follow "dropout".
+    dropouts = dict.fromkeys(DROPOUTS) if "dropout" in model_fields else {}
     loaded = load_model(
         args.init_from,
         dtype=options.dtype,
@@ -357,16 +342,17 @@ def pretrained_model(args, options, model_fields):
         kernels=args.kernels,
         freeze=args.freeze or (),
         block=args.block,
-        **dropouts,
+        **dropouts | only(model_fields, DROPOUTS),
     )
+    model = loaded.model
+    tokenizer = loaded.tokenizer
     for name, asked in model_fields.items():
         if name not in DROPOUTS:
-            check_same(name, loaded.model.config.used(name), asked, args.init_from)
-    tokenizer = loaded.tokenizer
+            check_same(name, model.config.used(name), asked, args.init_from)
     if args.tokenizer and isinstance(tokenizer, NoTokenizer):
-        tokenizer = given_tokenizer(args.tokenizer, loaded.model.config.vocab_size)
+        tokenizer = given_tokenizer(args.tokenizer, model.config.vocab_size)
     check_tokenizer(args, tokenizer, args.init_from)
-    return loaded.model, tokenizer
+    return model, tokenizer
 
 
 def kernels_of_run(args, state):
@@ -380,13 +366,15 @@ def kernels_of_run(args, state):
 
 
 def resumed_run(args):
-    """Return the `Run` in --out-dir. Flags may change the training, not the model."""
+    """Return the `plan` of the run in --out-dir. Flags may change the training, not the model."""
     if args.init_from is not None or args.freeze is not None:
         raise UserError(
             "a resumed run keeps its model and what is frozen: leave --init-from and --freeze out"
         )
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir), read_block(args.block))
-    state, saved, given = checkpoint.state, options_of(checkpoint), given_fields(args)
+    state = checkpoint.state
+    saved = options_of(checkpoint)
+    given = given_fields(args)
     if state["options"].get("partial_batch"):
         raise UserError(
             "the run was trained with --partial-batch of an earlier version: continue it "
@@ -399,21 +387,20 @@ def resumed_run(args):
             f"with --init-from {args.out_dir} and another --out-dir"
         )
     asked = {**(load_preset(args.preset) if args.preset else {}), **given}
-    there = {name: checkpoint.config.used(name) for name in asked if name in MODEL_FIELDS}
-    there |= {name: getattr(saved, name) for name in given if name in ("seed", "dtype", "init", "val_fraction")}
-    if "dtype" in given and DTYPES.get(given["dtype"]) == DTYPES[saved.dtype]:      # the parameters' is the same
-        del there["dtype"]
-    for name, value in there.items():
-        check_same(name, value, asked[name], checkpoint.folder)
+    for name in only(asked, MODEL_FIELDS):
+        check_same(name, checkpoint.config.used(name), asked[name], checkpoint.folder)
+    for name in only(given, ("seed", "dtype", "init", "val_fraction")):
+        same_params = name == "dtype" and DTYPES.get(given[name]) == DTYPES[saved.dtype]
+        if not same_params:
+            check_same(name, getattr(saved, name), given[name], checkpoint.folder)
     check_tokenizer(args, checkpoint.tokenizer, checkpoint.folder)
-    options = dataclasses.replace(saved, **given_fields(args, TRAIN_FIELDS))
+    options = dataclasses.replace(saved, **only(given, TRAIN_FIELDS))
     kernels = kernels_of_run(args, state)
     splits = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     threads = state["threads"] if args.threads is None else args.threads
     model = GPT(checkpoint.config, None, options.dtype, args.device, threads, kernels,
                 freeze=state.get("frozen", ()))
-    return Run(model, *splits, checkpoint.tokenizer, options, state["corpus"]["name"],
-               checkpoint)
+    return (model, splits, options, checkpoint.tokenizer, state["corpus"]["name"], checkpoint)
 
 
 def check_tokenizer(args, tokenizer, folder):
@@ -429,9 +416,11 @@ def check_same(name, there, asked, folder):
 
 def check_out_dir(args):
     out_dir = Path(args.out_dir)
-    if not args.overwrite and checkpoints(out_dir):
+    if args.overwrite:
+        return
+    if checkpoints(out_dir):
         raise UserError(f"{out_dir} contains a run: continue it with --resume, replace it with --overwrite, "
                         "or choose another --out-dir")
-    if not args.overwrite and (out_dir / METRICS_FILE).exists():
+    if (out_dir / METRICS_FILE).exists():
         raise UserError(f"{out_dir} contains a {METRICS_FILE} but no checkpoint, so there is no run to continue: "
                         "replace it with --overwrite, or choose another --out-dir")

@@ -16,15 +16,15 @@ from npgpt.training.options import options_of
 def print_special(corpus, tokenizer, special):
     """Print which special tokens are in the text of a corpus, and how they are read."""
     text = corpus.text or ""
-    if corpus.documents is not None:        # without what separates them
+    if corpus.documents:                    # without what separates them
         text = "".join(map("".join, corpus.documents))
-    tokens = [token for token in tokenizer.special or (SEPARATOR,) if token in text]
-    counts = ", ".join(f"{text.count(token):,} {token}" for token in tokens)
+    counts = [f"{text.count(token):,} {token}" for token in tokenizer.special or (SEPARATOR,)
+              if token in text]
     how = "plain text"
     if special and tokenizer.special:
         how = "special tokens; --no-special reads them as plain text"
-    if tokens:
-        remark(f"{printable(counts)} in the text, read as {how}")
+    if counts:
+        remark(f"{printable(', '.join(counts))} in the text, read as {how}")
 
 
 def open_tokens(tokenizer, corpus, val_fraction=0.1, special=True):
@@ -36,7 +36,7 @@ def open_tokens(tokenizer, corpus, val_fraction=0.1, special=True):
     """
     if corpus.text is not None:
         splits = tokenize_corpus(corpus, tokenizer, val_fraction, special)
-        return tuple(None if split is None else split.astype(np.uint16) for split in splits)
+        return [split if split is None else split.astype(np.uint16) for split in splits]
     made_by = corpus.folder / TOKENIZER_FILE
     known = made_by.exists() and not isinstance(tokenizer, NoTokenizer)
     if known and load_tokenizer(made_by).to_dict() != tokenizer.to_dict():

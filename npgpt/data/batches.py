@@ -10,6 +10,7 @@ from npgpt.errors import UserError
 
 Tokens = np.ndarray | TokenFile
 Starts = np.ndarray | range
+Batch = tuple[np.ndarray, np.ndarray]       # idx and targets, or one row of each
 IGNORED = -1    # the target of a masked token, which the loss ignores
 
 
@@ -42,7 +43,7 @@ class Crops:
             self.starts = np.flatnonzero(seen[length:] > seen[:-length])
             self.in_turn = self.starts[self.starts % length == 0]
 
-    def at(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def at(self, starts: np.ndarray) -> Batch:
         """Return x and y, int64 (len(starts), length): the crops, and the same one token later."""
         crops = [self.tokens[start:start + self.length + 1] for start in starts.tolist()]
         return np.stack([*map(inputs, crops)]), np.stack([*map(targets, crops)])
@@ -63,14 +64,13 @@ class Crops:
 
     def in_epoch(self, batch_size: int) -> int:
         """Return the number of crops in an epoch's full batches. Raises UserError if the crops fill none."""
-        batches = len(self.in_turn) // batch_size
-        if batches == 0:
+        if batch_size > len(self.in_turn):
             raise UserError(
                 f"the train split has {len(self.tokens)} tokens and a batch in order needs "
                 f"{batch_size * self.length + 1}: lower --batch-size or --crop-length, or give a "
                 "longer text"
             )
-        return batches * batch_size
+        return len(self.in_turn) // batch_size * batch_size
 
 
 def chosen(starts, numbers):
@@ -93,7 +93,7 @@ def count_targets(tokens: Tokens) -> int:
     return tokens[1:].count() if isinstance(tokens, np.ma.MaskedArray) else len(tokens) - 1
 
 
-def windows(tokens: Tokens, size: int, stride: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def windows(tokens: Tokens, size: int, stride: int) -> Iterator[Batch]:
     """Yield parts (x, y) of at most `size` tokens that begin `stride` tokens apart, for evaluation.
 
     y is IGNORED for tokens that an earlier window predicted, and for masked ones. These are the
@@ -108,10 +108,10 @@ def windows(tokens: Tokens, size: int, stride: int) -> Iterator[tuple[np.ndarray
     seen = 0                                    # tokens before this position have been targets
     for begin in range(0, len(tokens), stride):
         part = tokens[begin:begin + size]
-        x, y = inputs(part), targets(part)
+        y = targets(part)
         y[:max(0, seen - begin - 1)] = IGNORED
         if (y != IGNORED).any():
-            yield x, y
+            yield inputs(part), y
         seen = begin + len(part)
         if seen == len(tokens):
             return

@@ -1,17 +1,17 @@
 """The texts to train on: a corpus with a name, your own text file, or a folder of token files."""
 
-import dataclasses
 import hashlib
 import json
 import os
 import re
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 from npgpt.data.token_files import LLM_C, WITHOUT_HEADER
 from npgpt.download.file import download
 from npgpt.errors import UserError, one_line, say_once
-from npgpt.files import cache_folder, open_regular, write_atomically
+from npgpt.files import AnyPath, cache_folder, open_regular, write_atomically
 
 ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: every second word is quoted
 # A paragraph that begins and ends like a sentence, has nine or more words, and is not a remark on a Python version.
@@ -26,8 +26,7 @@ TINYSHAKESPEARE = ("https://raw.githubusercontent.com/karpathy/char-rnn/master/d
 Pair = tuple[str, str]
 
 
-@dataclasses.dataclass(frozen=True)
-class Corpus:
+class Corpus(NamedTuple):
     """A text, or a folder with token files.
 
     reason: one line that says which corpus it is, and where it was found. documents: the pairs
@@ -43,7 +42,7 @@ class Corpus:
 
 
 def open_corpus(
-    name: str | Path | None = None, directory: str | Path | None = None, raw: bool = False
+    name: AnyPath | None = None, directory: AnyPath | None = None, raw: bool = False
 ) -> Corpus:
     """Return the Corpus `name`: one of CORPORA, a UTF-8 text file, or a folder with train.bin and val.bin.
 
@@ -60,7 +59,8 @@ def open_corpus(
         except UserError as error:
             if name or (directory / TINYSHAKESPEARE_FILE).exists():
                 raise
-            name, reason = "pydocs", f", because {error}"
+            name = "pydocs"
+            reason = f", because {error}"
     if name == "pydocs":
         return Corpus("pydocs", pydocs_text(), None, f"pydocs, built into Python{reason}")
     path = Path(name or "")
@@ -70,12 +70,11 @@ def open_corpus(
     if os.path.isdir(path) or not os.path.exists(path):
         raise UserError(f"there is no corpus {str(name)!r}: give {', '.join(CORPORA)}, a UTF-8 text file, a .jsonl "
                         "file of prompts and completions, or a folder with train.bin and val.bin")
-    text = read_text(path, raw and path.suffix != ".jsonl")
-    if path.suffix == ".jsonl":
-        pairs = read_answers(text, path)
-        text = "".join(f"{prompt}{completion}\n" for prompt, completion in pairs)
-        return Corpus(str(path), text, None, f"{len(pairs):,} prompts in {path}", pairs, "\n")
-    return Corpus(str(path), text, None, f"the text file {path}")
+    if path.suffix != ".jsonl":
+        return Corpus(str(path), read_text(path, raw), None, f"the text file {path}")
+    pairs = read_answers(read_text(path), path)
+    text = "".join(f"{prompt}{completion}\n" for prompt, completion in pairs)
+    return Corpus(str(path), text, None, f"{len(pairs):,} prompts in {path}", pairs, "\n")
 
 
 def downloads():
@@ -95,7 +94,7 @@ def in_documents(corpus: Corpus, separator: str) -> Corpus:
     if len(documents) < 2:
         raise UserError(f"{corpus.name} does not contain two documents separated by {separator!r}: "
                         "give another separator")
-    return dataclasses.replace(corpus, documents=documents, separator=separator)
+    return corpus._replace(documents=documents, separator=separator)
 
 
 def read_answers(text: str, path: Path) -> list[Pair]:
@@ -160,7 +159,7 @@ def pydocs_text() -> str:
     return "\n\n".join(found) + "\n"
 
 
-def read_text(path: str | Path, raw: bool = False) -> str:
+def read_text(path: AnyPath, raw: bool = False) -> str:
     """Return the text in a UTF-8 file. A byte order mark is left out.
 
     The line ends of Windows, \\r\\n, become \\n, which standard error says.
@@ -173,10 +172,11 @@ def read_text(path: str | Path, raw: bool = False) -> str:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): check its name and permissions") from error
     except UnicodeDecodeError as error:
-        convert = "convert it to UTF-8 (PowerShell writes UTF-16)"
-        how = WITHOUT_HEADER if data.startswith(LLM_C) else convert
-        byte = f"byte 0x{data[error.start]:02x} at position {error.start}"
-        raise UserError(f"{path} is not UTF-8 text ({byte}): {how}") from error
+        how = "convert it to UTF-8 (PowerShell writes UTF-16)"
+        if data.startswith(LLM_C):
+            how = WITHOUT_HEADER
+        raise UserError(f"{path} is not UTF-8 text (byte 0x{data[error.start]:02x} at position "
+                        f"{error.start}): {how}") from error
     if not text:
         raise UserError(f"{path} is empty: give a text to train on")
     if raw or "\r\n" not in text:

@@ -1,6 +1,5 @@
 """From a corpus to tokens: its two splits, in memory or as token files."""
 
-from pathlib import Path
 
 import numpy as np
 
@@ -10,7 +9,7 @@ from npgpt.data.token_files import write_token_files
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import new_folder
+from npgpt.files import AnyPath, new_folder
 
 
 def tokenize_corpus(
@@ -26,14 +25,14 @@ def tokenize_corpus(
     boundary = int(len(whole) * (1 - val_fraction))
     if special and isinstance(whole, str):
         for token in tokenizer.special:
-            begin = max(0, boundary - len(token) + 1)
-            start = whole.rfind(token, begin, boundary + len(token) - 1)
+            n = len(token)
+            start = whole.rfind(token, max(0, boundary - n + 1), boundary + n - 1)
             if start != -1:         # it would be cut in two
-                boundary = start + len(token)
-    train, val = (
-        encode(part, corpus, tokenizer, special) for part in (whole[:boundary], whole[boundary:])
-    )
-    return train, val if val_fraction else None
+                boundary = start + n
+    train = encode(whole[:boundary], corpus, tokenizer, special)
+    if not val_fraction:
+        return train, None
+    return train, encode(whole[boundary:], corpus, tokenizer, special)
 
 
 def encode(part, corpus, tokenizer, special):
@@ -46,8 +45,10 @@ def encode(part, corpus, tokenizer, special):
         return tokenizer.encode(part, special)
     end = tokenizer.eos_token_id
     ending, end_ids = (corpus.separator, []) if end is None else ("", [end])
-    pieces = [piece for prompt, completion in part for piece in (
-        tokenizer.encode(prompt, special), tokenizer.encode(completion + ending, special), end_ids)]
+    pieces = []
+    for prompt, completion in part:
+        pieces += (tokenizer.encode(prompt, special),
+                   tokenizer.encode(completion + ending, special), end_ids)
     tokens = np.concatenate([*pieces, []], dtype=np.int64, casting="unsafe")
     sizes = np.array([*map(len, pieces)], dtype=np.int64)
     masked = np.repeat(np.arange(len(pieces)) % 3 == 0, sizes)
@@ -55,7 +56,7 @@ def encode(part, corpus, tokenizer, special):
 
 
 def prepare(
-    corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, val_fraction: float = 0.1,
+    corpus: Corpus, tokenizer: Tokenizer, folder: AnyPath, val_fraction: float = 0.1,
     special: bool = True,
 ) -> None:
     """Write a corpus as a new folder: train.bin, val.bin and the tokenizer, all or nothing.
@@ -80,19 +81,20 @@ def tokenizer_of(corpus: Corpus, kind: str | None = None) -> Tokenizer:
     tokenizer in their folder, or if there is none with `kind`, by default GPT-2's, as in nanoGPT.
     Raises UserError if the folder has another tokenizer or nanoGPT's meta.pkl.
     """
-    if corpus.folder is None:
+    folder = corpus.folder
+    if folder is None:
         return make_tokenizer(kind or "char", corpus.text)
-    if (corpus.folder / TOKENIZER_FILE).exists():
-        tokenizer = load_tokenizer(corpus.folder / TOKENIZER_FILE)
+    if (made_by := folder / TOKENIZER_FILE).exists():
+        tokenizer = load_tokenizer(made_by)
         if kind is not None and not is_called(tokenizer, kind):
             raise UserError(
-                f"{corpus.folder} was prepared with the {tokenizer.kind} tokenizer, not {kind}: "
+                f"{folder} was prepared with the {tokenizer.kind} tokenizer, not {kind}: "
                 "leave the tokenizer out, or prepare the text again"
             )
         return tokenizer
-    if (corpus.folder / "meta.pkl").exists():
+    if (folder / "meta.pkl").exists():
         raise UserError(
-            f"{corpus.folder} stores its characters in meta.pkl, and npgpt does not read pickles: "
+            f"{folder} stores its characters in meta.pkl, and npgpt does not read pickles: "
             "make the folder from its text with `npgpt data prepare input.txt --tokenizer char "
             "--out FOLDER`"
         )

@@ -61,20 +61,20 @@ class HFTokenizer(Tokenizer):
             raise UserError('a tokenizer.json needs the tokenizers library: pip install "npgpt[hf]"') from None
         self.description = description
         with one_line_errors():
-            self._library = tokenizers.Tokenizer.from_str(json.dumps(description))
-        self._library.no_truncation()       # a corpus is one long text
-        self._library.no_padding()
+            self._library = library = tokenizers.Tokenizer.from_str(json.dumps(description))
+        library.no_truncation()             # a corpus is one long text
+        library.no_padding()
         # The largest id, not the number of tokens: ids may have gaps, and the embedding needs a row for each id.
-        self.vocab_size = max(self._library.get_vocab().values(), default=-1) + 1
+        self.vocab_size = max(library.get_vocab().values(), default=-1) + 1
         if not 0 < self.vocab_size <= 2**16:
             raise UserError(f"its vocabulary is {self.vocab_size}, and token files can store 1 to 65536")
-        self.special = {token.content: i for i, token in
-                        self._library.get_added_tokens_decoder().items() if token.special}
+        added = library.get_added_tokens_decoder()
+        self.special = {added[i].content: i for i in added if added[i].special}
         self.names = {key: name for name, key in KNOWN.items() if name in self.special}
         for key, token in config.items() if isinstance(config, dict) else ():
-            content = token.get("content") if isinstance(token, dict) else token
-            if key.endswith("_token") and str(content) in self.special:
-                self.names[key] = str(content)
+            content = str(token.get("content") if isinstance(token, dict) else token)
+            if key.endswith("_token") and content in self.special:
+                self.names[key] = content
         self.eos_token_id = self.special.get(self.names.get("eos_token", ""))
         self.pad_token_id = self.special.get(self.names.get("pad_token", ""))
 
@@ -82,7 +82,9 @@ class HFTokenizer(Tokenizer):
     def open(cls, name: str) -> "HFTokenizer":
         """Make the tokenizer of a tokenizer.json, of a folder that contains one, or of a repository on the hub."""
         if os.path.exists(name):            # Path(name).exists() raises for impossible names
-            path = Path(name, "tokenizer.json") if os.path.isdir(name) else Path(name)
+            path = Path(name)
+            if path.is_dir():
+                path /= "tokenizer.json"
         elif re.fullmatch(r"(?!.*\.json$)\w[\w.-]*(/\w[\w.-]*)?", name, re.ASCII):
             from npgpt.download.hub import fetch_file
             path = fetch_file(name, "tokenizer.json", "tokenizer_config.json")
@@ -90,8 +92,9 @@ class HFTokenizer(Tokenizer):
             raise UserError(f"there is no tokenizer at {name!r}: give hf: and a tokenizer.json, a folder that contains "
                             "one, or the name of a repository on the hub")
         try:
-            beside = path.with_name("tokenizer_config.json")
-            config = read_json(beside, MOST_TOKENIZER_BYTES) if beside.exists() else None
+            config = None
+            if (beside := path.with_name("tokenizer_config.json")).exists():
+                config = read_json(beside, MOST_TOKENIZER_BYTES)
             return cls(read_json(path, MOST_TOKENIZER_BYTES), config)
         except (OSError, UserError) as error:
             raise UserError(f"{path} cannot be used as a tokenizer.json ({error}): give another one") from error
@@ -124,11 +127,12 @@ class HFTokenizer(Tokenizer):
         for token in tokens:
             ids.append(token)
             longer = self.decode(ids)
-            complete = not longer.endswith("\ufffd")        # else a character may be incomplete
-            yield longer[len(text):] if complete else ""
-            if complete:
-                ids = ids[-CONTEXT:]
-                text = longer = self.decode(ids)
+            if longer.endswith("\ufffd"):       # a character may be incomplete
+                yield ""
+                continue
+            yield longer[len(text):]
+            ids = ids[-CONTEXT:]
+            text = longer = self.decode(ids)
         yield longer[len(text):]
 
     def count_bytes(self, tokens):

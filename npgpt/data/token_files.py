@@ -6,14 +6,13 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.errors import UserError
-from npgpt.files import open_regular
+from npgpt.files import AnyPath, open_regular
 
 SEPARATOR = "<|endoftext|>"     # between two documents of a text file
 WITHOUT_HEADER = (
     "it is a token file of llm.c: without its header of 1,024 bytes it is nanoGPT's train.bin or "
     "val.bin"
 )
-SPLITS = ("train", "val")
 LLM_C = (20240520).to_bytes(4, "little")        # begins llm.c's token files
 
 
@@ -27,7 +26,7 @@ class TokenFile:
 
     dtype = np.dtype("<u2")
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: AnyPath):
         self.path = Path(path)
         try:
             self._file = open_regular(path)
@@ -45,21 +44,23 @@ class TokenFile:
 
     def __getitem__(self, part: slice) -> np.ndarray:
         start, stop, _ = part.indices(self._length)
+        size = 2 * max(0, stop - start)
         self._file.seek(2 * start)
-        data = self._file.read(2 * max(0, stop - start))
-        if len(data) < 2 * (stop - start):
+        data = self._file.read(size)
+        if len(data) < size:
             raise UserError(f"{self.path} was cut short while it was read: prepare it again")
         return np.frombuffer(data, self.dtype)
 
 
 def write_token_files(folder: Path, train: np.ndarray, val: np.ndarray | None) -> None:
     """Write both splits into a folder, for `load_token_files`. Without validation, val.bin is empty."""
-    for split, tokens in zip(SPLITS, (train, val), strict=True):
+    for name, tokens in {"train.bin": train, "val.bin": val}.items():
         data = b"" if tokens is None else tokens.astype("<u2").tobytes()
-        (folder / f"{split}.bin").write_bytes(data)
+        (folder / name).write_bytes(data)
 
 
 def load_token_files(folder: Path) -> tuple[TokenFile, TokenFile | None]:
     """Return train.bin and val.bin of `folder`; None if val.bin is empty. Raises as `TokenFile`."""
-    train, val = (folder / f"{split}.bin" for split in SPLITS)
-    return TokenFile(train), None if val.is_file() and val.stat().st_size == 0 else TokenFile(val)
+    val = folder / "val.bin"
+    is_empty = val.is_file() and not val.stat().st_size
+    return TokenFile(folder / "train.bin"), None if is_empty else TokenFile(val)

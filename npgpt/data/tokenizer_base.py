@@ -51,7 +51,8 @@ class Tokenizer:
         mask = np.zeros_like(ids)
         for i, row in enumerate(rows):
             there = slice(length - len(row), None) if left else slice(len(row))
-            ids[i, there], mask[i, there] = row, 1
+            ids[i, there] = row
+            mask[i, there] = 1
         return ids, mask
 
     def encode_row(self, text: str, length: int) -> np.ndarray | list[int]:

@@ -6,7 +6,6 @@ JSON beside a checkpoint.
 
 import functools
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer, one_line_
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.download.file import call_within
 from npgpt.errors import UserError, one_line
-from npgpt.files import read_json, write_json
+from npgpt.files import AnyPath, read_json, write_json
 
 TOKENIZER_FILE = "npgpt_tokenizer.json"
 VOCABULARY_SECONDS = 10     # to load GPT-2's vocabulary (1.5 MB), the first time over the network
@@ -33,11 +32,12 @@ class CharTokenizer(Tokenizer):
     kind = "char"
 
     def __init__(self, chars: str):
-        if not 0 < len(chars) <= 2**16 or len(set(chars)) < len(chars):
-            raise UserError("a char tokenizer needs 1 to 65536 characters, all different: give it another text")
         self.chars = chars
-        self.vocab_size = len(chars)
+        self.vocab_size = n = len(chars)
         self._ids = {char: i for i, char in enumerate(chars)}
+        if not 0 < n <= 2**16 or len(self._ids) < n:
+            raise UserError("a char tokenizer needs 1 to 65536 characters, all different: give it "
+                            "another text")
 
     @classmethod
     def from_text(cls, text: str) -> "CharTokenizer":
@@ -105,7 +105,7 @@ class GPT2Tokenizer(Tokenizer):
 
     def encode(self, text: str, special: bool = False) -> np.ndarray:
         """Return the ids of `text`, int64 1-D. special: read "<|endoftext|>" as a token."""
-        allowed = {*self.special} if special else set()
+        allowed = {*self.special * special}
         ids = self._encoding.encode(text, allowed_special=allowed, disallowed_special=())
         return np.array(ids, dtype=np.int64)
 
@@ -124,7 +124,8 @@ class NoTokenizer(Tokenizer):
     )
 
     def __init__(self, vocab_size, why=why):
-        self.vocab_size, self.why = vocab_size, why
+        self.vocab_size = vocab_size
+        self.why = why
 
     def encode(self, text, special=False):
         raise UserError(self.why)
@@ -181,8 +182,8 @@ def given_tokenizer(given: AnyTokenizer, vocab_size: int, to_save: bool = True) 
         with one_line_errors():
             description = json.loads(library.to_str())
         given = HFTokenizer(description, getattr(given, "special_tokens_map", None))
-    size = getattr(given, "vocab_size", None)
-    check_whole("vocab_size of the tokenizer of this model", size, 1, vocab_size)
+    check_whole("vocab_size of the tokenizer of this model", getattr(given, "vocab_size", None),
+                1, vocab_size)
     if to_save and type(given) not in SAVED:
         raise UserError(
             f"a tokenizer of the type {type(given).__name__} cannot be saved, only npgpt's own "
@@ -212,13 +213,15 @@ def tokenizer_from_dict(data: dict) -> Tokenizer:
     raise UserError('a tokenizer is described by its "kind", with "chars" for char and "tokenizer" for hf')
 
 
-def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
+def save_tokenizer(tokenizer: Tokenizer, path: AnyPath) -> None:
     """Write the tokenizer to `path` as JSON, atomically. Raises OSError."""
-    names = {"names": tokenizer.names} if tokenizer.names else {}
-    write_json(path, tokenizer.to_dict() | names)
+    description = tokenizer.to_dict()
+    if tokenizer.names:
+        description["names"] = tokenizer.names
+    write_json(path, description)
 
 
-def load_tokenizer(path: str | Path) -> Tokenizer:
+def load_tokenizer(path: AnyPath) -> Tokenizer:
     """Read a tokenizer that save_tokenizer wrote. Raises UserError if the file is missing or damaged."""
     try:
         return tokenizer_from_dict(read_json(path, MOST_TOKENIZER_BYTES))

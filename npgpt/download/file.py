@@ -33,5 +33,5 @@ def call_within(seconds, function, *args, **kwargs):
     threading.Thread(target=work, daemon=True).start()      # a daemon does not keep the program from ending
     try:
         return future.result(seconds)
-    except concurrent.futures.TimeoutError as error:
+    except TimeoutError as error:       # also of the function
         raise TimeoutError(str(error) or f"no answer within {seconds} seconds") from None

@@ -11,11 +11,16 @@ from npgpt.download.file import CONNECT_SECONDS, call_within
 from npgpt.errors import UserError, one_line
 from npgpt.files import digest
 
-ALIASES = {name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")} | {
-    "distilgpt2": "distilbert/distilgpt2"}
-MODEL_FILES = ["config.json", "model.safetensors", "model.safetensors.index.json", "model-*.safetensors", "vocab.json",
-               "merges.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-               "added_tokens.json", "generation_config.json", "npgpt_tokenizer.json"]
+ALIASES = {
+    "gpt2": "openai-community/gpt2", "gpt2-medium": "openai-community/gpt2-medium",
+    "gpt2-large": "openai-community/gpt2-large", "gpt2-xl": "openai-community/gpt2-xl",
+    "distilgpt2": "distilbert/distilgpt2",
+}
+MODEL_FILES = """
+    config.json model.safetensors model.safetensors.index.json model-*.safetensors vocab.json
+    merges.txt tokenizer.json tokenizer_config.json special_tokens_map.json
+    added_tokens.json generation_config.json npgpt_tokenizer.json
+""".split()
 
 
 def fetch_file(repo_id, filename, *beside):
@@ -54,7 +59,8 @@ def fetch(repo_id, patterns, revision=None):
         raise UserError(f"{here}{repo_id} cannot be downloaded without huggingface-hub: "
                         "pip install huggingface-hub, or give local files") from None
 
-    problem, new = None, {}
+    problem = None
+    new = {}
     try:        # huggingface_hub has no time limit for this question, and would retry downloads for minutes
         info = call_within(CONNECT_SECONDS, HfApi().model_info, repo_id, revision=revision, files_metadata=True)
         new = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs and not
@@ -85,4 +91,4 @@ class Bar(tqdm):
     """A progress bar on terminals and in notebooks, which disappears when it is full."""
 
     def __init__(self, *args, **options):
-        super().__init__(*args, **{**options, "disable": HIDE_BARS, "leave": False})
+        super().__init__(*args, **options | {"disable": HIDE_BARS, "leave": False})

@@ -85,14 +85,13 @@ class AdamWStep(NamedTuple):
 
     def factor_and_decay(self, name):
         """Return the factor of a parameter's learning rate, and its weight decay."""
-        decay = self.weight_decay if name in self.decaying else 0.0
-        return dict(self.factors).get(name, 1.0), decay
+        return dict(self.factors).get(name, 1.0), self.weight_decay * (name in self.decaying)
 
     def update(self, name, p, g, m, v, clip):
         """Apply `rule` to a part of the parameter `name`, and return p, m, v. clip: from `clip`."""
         factor, decay = self.factor_and_decay(name)
-        rates = factor * self.lr, factor * self.step_size, self.eps
-        return self.rule(p, g, m, v, *rates, self.beta1, self.beta2, decay, clip)
+        return self.rule(p, g, m, v, factor * self.lr, factor * self.step_size, self.eps,
+                         self.beta1, self.beta2, decay, clip)
 
 
 def factors_of(names, groups):
@@ -152,18 +151,20 @@ class AdamW:
             engine is None or engine.params is params,
             "the engine of the model whose params these are",
         )
-        self.params, self.engine = params, engine
+        self.params = params
+        self.engine = engine
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.t = 0                          # steps taken
-        matrices = [name for name, shape in params.trained.items() if len(shape) > 1]
-        self.decaying = frozenset(matrices if decay == "matrices" else params.trained)
+        self.decaying = frozenset(name for name, shape in params.trained.items()
+                                  if decay == "all" or len(shape) > 1)
         self.factors = factors_of(params.trained, groups or {})
         # Running means of the gradient and of its square.
-        self.m, self.v = params.zeros_like(), params.zeros_like()
+        self.m = params.zeros_like()
+        self.v = params.zeros_like()
 
     def __repr__(self):
-        decay = f"weight_decay={self.weight_decay:g}"
-        return f"AdamW(lr={self.lr:g}, betas={self.betas}, {decay}, step {self.t:,})"
+        return (f"AdamW(lr={self.lr:g}, betas={self.betas}, weight_decay={self.weight_decay:g}, "
+                f"step {self.t:,})")
 
     def step(
         self,
@@ -189,13 +190,15 @@ class AdamW:
         check_real("max_norm", max_norm, above=0.0, or_none=True)
         t = self.t + 1
         step_size, eps = corrections(lr, self.eps, *self.betas, t)
-        decay = self.weight_decay, self.decaying
-        step = AdamWStep(lr, step_size, eps, *self.betas, *decay, max_norm, self.factors)
+        step = AdamWStep(lr, step_size, eps, *self.betas, self.weight_decay, self.decaying,
+                         max_norm, self.factors)
+        moments = self.m, self.v
         if self.engine is None:
-            norm = update_slices(self.params, grads, (self.m, self.v), step)
+            norm = update_slices(self.params, grads, moments, step)
         else:
-            norm = self.engine.adamw_step(grads, (self.m, self.v), step)
-        self.lr, self.t = lr, t
+            norm = self.engine.adamw_step(grads, moments, step)
+        self.lr = lr
+        self.t = t
         return norm
 
     @property

@@ -1,12 +1,11 @@
 """The loss of a model on a whole split."""
 
 import itertools
-import operator
 from collections.abc import Iterable
 
 import numpy as np
 
-from npgpt.data.batches import Tokens, count_targets, windows
+from npgpt.data.batches import Batch, Tokens, count_targets, windows
 from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.reference import counted
 
@@ -14,13 +13,12 @@ TOKENS_AT_ONCE = 8192
 LOGITS_AT_ONCE = 1 << 24     # 64 MB in float32; the loss makes several arrays of this size
 
 
-def mean_loss(model, batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[float, int]:
+def mean_loss(model, batches: Iterable[Batch]) -> tuple[float, int]:
     """Compute the mean loss over all targets of some batches (idx, targets), and how many targets there are."""
-    losses, counts = [], []
-    for idx, targets in batches:
-        losses.append(model.evaluate(idx, targets))         # on a GPU nothing waits for it
-        counts.append(counted(targets))
-    return sum(map(operator.mul, counts, map(float, losses))) / sum(counts), sum(counts)
+    # On a GPU nothing waits for the losses before all are computed.
+    found = [(model.evaluate(*batch), counted(batch[1])) for batch in batches]
+    count = sum(n for _, n in found)
+    return sum(n * float(loss) for loss, n in found) / count, count
 
 
 def evaluate_split(model, tokens: Tokens, stride: int | None = None) -> tuple[float, int]:

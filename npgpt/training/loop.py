@@ -38,17 +38,16 @@ def train_step(
     Raises NotFiniteError, before anything has changed. On a GPU nothing waits: loss and norm are
     0-d arrays there.
     """
-    engine, n = model.engine, options.gradient_accumulation_steps
-    numbers = range(step * n, (step + 1) * n)
-    micro_batches = [check_batch(model.config, *batches(number)) for number in numbers]
+    engine = model.engine
+    n = options.gradient_accumulation_steps
+    micro_batches = [check_batch(model.config, *batches(step * n + i)) for i in range(n)]
     rngs = [engine.dropout_rng(options.seed, step, i) for i in range(n)]
     loss, grads = loss_and_grads(engine, micro_batches, rngs, own_loss)
     if is_on_host(loss) and not math.isfinite(loss):
         raise NotFiniteError(f"the loss is {loss}")
     if getattr(optimizer, "engine", None) is not engine:
         loss, grads = engine.for_user(loss, grads)
-    norm = optimizer.step(grads, options.grad_clip or None, lr)
-    return loss, norm
+    return loss, optimizer.step(grads, options.grad_clip or None, lr)
 
 
 def loss_and_grads(engine, batches, rngs, own_loss):
@@ -60,17 +59,19 @@ def loss_and_grads(engine, batches, rngs, own_loss):
         parts = []
         for (idx, targets), rng in drawn:
             share = share_of(own_loss, *engine.on_device(targets), len(batches))
-            parts.append(engine.own_loss(share, idx, rng, None))
+            parts.append(engine.own_loss(share, idx, rng))
     else:
         count = sum(counted(targets) for _, targets in batches)
         same_shapes = itertools.groupby(drawn, lambda each: each[0][0].shape)
         parts = [engine.loss_and_grads(*zip(*each, strict=True), count) for _, each in same_shapes]
     if len(parts) == 1:
         return parts[0]
-    total, grads = 0.0, None
+    total = 0.0
+    grads = None
     for part in parts:
         loss, new = engine.for_user(*part)
-        total, grads = total + loss, engine.added(new, grads)
+        total = total + loss
+        grads = engine.added(new, grads)
     return total, grads
 
 

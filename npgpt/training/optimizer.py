@@ -36,8 +36,10 @@ def restore_optimizer(optimizer, params, checkpoint: Checkpoint) -> None:
 
     Raises UserError if it is of another optimizer, or a file does not fit.
     """
-    state, folder = checkpoint.state, checkpoint.folder
-    name, trained_by = type(optimizer).__name__, state.get("optimizer", "AdamW")
+    state = checkpoint.state
+    folder = checkpoint.folder
+    name = type(optimizer).__name__
+    trained_by = state.get("optimizer", "AdamW")
     if trained_by != name or not hasattr(optimizer, "moments"):
         raise UserError(
             f"{folder} was trained by the optimizer {shown(trained_by)}, which {name} cannot "
@@ -45,7 +47,7 @@ def restore_optimizer(optimizer, params, checkpoint: Checkpoint) -> None:
             "begin a new run with the model of npgpt.load"
         )
     check_whole(f"t in {folder / 'state.json'}", t := state.get("t", state["step"]))
-    read_tensors(folder / "model.safetensors", {"": params})
+    read_tensors(folder / "model.safetensors", params)
     read_tensors(folder / "optimizer.safetensors", moments_of(optimizer))
     if hasattr(optimizer, "t"):
         optimizer.t = t

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 from pathlib import Path
 
 from npgpt.arrays import DTYPES
@@ -11,7 +10,7 @@ from npgpt.checks import MOST, MOST_SEED, check_choice, check_real, check_whole,
 from npgpt.data.batches import Crops
 from npgpt.errors import UserError
 from npgpt.fields import documented, option
-from npgpt.files import read_toml
+from npgpt.files import AnyPath, read_toml
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import INITS
 from npgpt.training.adamw import DECAYS
@@ -63,7 +62,8 @@ class TrainOptions:
         positive = ("batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "eval_iters",
                     "log_interval", "learning_rate", "eps")
         for field in dataclasses.fields(self):
-            name, value = field.name, getattr(self, field.name)
+            name = field.name
+            value = getattr(self, name)
             if field.type in (int, int | None):
                 most = MOST_SEED if name == "seed" else MOST
                 check_whole(name, value, int(name in positive), most, or_none=field.type is not int)
@@ -92,13 +92,12 @@ class TrainOptions:
 
         Raises UserError if the crops that are read in order fill no batch.
         """
-        if self.epochs == 0 and self.sampling == "random":
+        if self.epochs or self.sampling == "sequential":
+            n = self.epochs * crops.in_epoch(self.batch_size)
+        if not self.epochs:
             return self
-        crops_in_epoch = crops.in_epoch(self.batch_size)
-        if self.epochs == 0:
-            return self
-        steps = math.ceil(self.epochs * crops_in_epoch / (self.batch_size * self.gradient_accumulation_steps))
-        return dataclasses.replace(self, max_iters=steps)
+        in_step = self.batch_size * self.gradient_accumulation_steps
+        return dataclasses.replace(self, max_iters=math.ceil(n / in_step))
 
 
 # Without fields that come from the tokenizer, and those of models that exist already.
@@ -107,7 +106,7 @@ MODEL_FIELDS = {field.name for field in dataclasses.fields(GPTConfig)} - {
 TRAIN_FIELDS = {field.name for field in dataclasses.fields(TrainOptions)}
 
 
-def load_preset(name: str | os.PathLike) -> dict:
+def load_preset(name: AnyPath) -> dict:
     """Return the fields of a preset, a dict. name: a built-in preset, or the path of a TOML file.
 
     The fields are those of GPTConfig (except what the tokenizer determines), of TrainOptions, and "tokenizer". What a

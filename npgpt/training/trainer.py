@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.memory import check_training_memory
 from npgpt.engine.trial import check_trained
 from npgpt.errors import NotFiniteError, UserError, remark
+from npgpt.files import AnyPath
 from npgpt.interrupts import calling_on_signals
 from npgpt.model.batch import check_batch
 from npgpt.model.block import GPT2
@@ -96,7 +96,7 @@ class Trainer:
         train_tokens: Tokens | None = None,
         val_tokens: Tokens | None = None,
         options: TrainOptions | None = None,
-        out_dir: str | os.PathLike | None = None,
+        out_dir: AnyPath | None = None,
         tokenizer: AnyTokenizer | None = None,
         corpus_name: str | None = None,
         on_evaluation: Callable[["Trainer", dict[str, float]], object] | None = None,
@@ -113,20 +113,21 @@ class Trainer:
             check_trained(model.config, model.params.trained)
         if (batches is None) == (train_tokens is None):
             raise UserError("a Trainer needs either train_tokens or batches")
-        self.model, self.on_evaluation = model, on_evaluation
+        self.model = model
+        self.on_evaluation = on_evaluation
         self.schedule, self.groups, self.batches, self.loss = schedule, groups, batches, loss
         self.out_dir = None if out_dir is None else Path(out_dir)
         self.tokenizer = given_tokenizer(tokenizer, model.config.vocab_size)
         options = options or TrainOptions()
-        self.crop_length = options.crop_length or model.config.block_size
-        if self.crop_length > model.config.block_size:
-            raise UserError(f"crop_length {self.crop_length} is more than block_size {model.config.block_size}")
+        most = model.config.block_size
+        self.crop_length = options.crop_length or most
+        if self.crop_length > most:
+            raise UserError(f"crop_length {self.crop_length} is more than block_size {most}")
         self.crops = {}
-        if train_tokens is not None:
-            self.crops["train"] = Crops(train_tokens, self.crop_length)
-        if val_tokens is not None:
-            self.crops["val"] = Crops(val_tokens, self.crop_length, NAMES["val"])
-        for split, crops in self.crops.items():
+        for split, tokens in {"train": train_tokens, "val": val_tokens}.items():
+            if tokens is None:
+                continue
+            crops = self.crops[split] = Crops(tokens, self.crop_length, NAMES[split])
             if crops.length < self.crop_length:
                 remark(
                     f"the {NAMES[split]} split has {crops.length + 1} tokens, so its crops have "
@@ -153,8 +154,10 @@ class Trainer:
             self.schedule = schedule or (lambda step: self.optimizer.lr)
         self._check()
         self.saved_step: int | None = None      # the step of the last checkpoint
-        self.best_step, self.best_loss = 0, math.inf
-        self.stop_requested, self.stop_signal = False, 0
+        self.best_step = 0
+        self.best_loss = math.inf
+        self.stop_requested = False
+        self.stop_signal = 0
 
     def _check(self):
         """Raise UserError for what would fail only after hours, or train another model in silence.
@@ -163,12 +166,13 @@ class Trainer:
             try:
                 inspect.signature(self.on_evaluation).bind(self, {})
             except TypeError as error:
-                message = f"on_evaluation(trainer, losses) cannot be called: {error}"
-                raise UserError(message) from None
+                raise UserError(
+                    f"on_evaluation(trainer, losses) cannot be called: {error}"
+                ) from None
         if isinstance(self.optimizer, AdamW) and self.optimizer.params is not self.model.params:
             raise UserError("the optimizer has the params of another model: AdamW(model.params, …)")
 
-    def restore(self, checkpoint: Checkpoint | str | os.PathLike) -> None:
+    def restore(self, checkpoint: Checkpoint | AnyPath) -> None:
         """Continue from a checkpoint of a run with the same model shape, corpus and optimizer.
 
         checkpoint: a `Checkpoint`, its folder, or that of a run, of which it is the latest.
@@ -179,15 +183,15 @@ class Trainer:
         restore_optimizer(self.optimizer, self.model.params, checkpoint)
         state = checkpoint.state
         self.step = self.saved_step = state["step"]
-        self.best_step, self.best_loss = state["best_step"], state["best_loss"]
+        self.best_step = state["best_step"]
+        self.best_loss = state["best_loss"]
         if self.out_dir:
             self.out_dir.mkdir(parents=True, exist_ok=True)
             drop_metrics_after(self.out_dir, self.step)
 
     def __repr__(self):
-        steps = f"step {self.step:,} of {self.options.max_iters:,}"
-        best = f"best loss {self.best_loss:.4f}"
-        return f"Trainer({self.model}, {steps}, {best}, out_dir={self.out_dir})"
+        return (f"Trainer({self.model}, step {self.step:,} of {self.options.max_iters:,}, "
+                f"best loss {self.best_loss:.4f}, out_dir={self.out_dir})")
 
     def run(self, progress: bool | None = None) -> bool:
         """Train to `max_iters`, or until Ctrl-C, SIGTERM or SIGHUP, and save. Return True if it
@@ -200,36 +204,36 @@ class Trainer:
         """
         self._check()
         self.stop_requested = False         # of an earlier run
-        disable = HIDE_BARS if progress is None else not progress
+        lines = progress is not False
         # Without smoothing the time left includes the evaluations to come.
-        progress_bar = tqdm(total=self.options.max_iters, initial=self.step, unit="step",
-                            disable=disable, dynamic_ncols=True, smoothing=0)
-        with calling_on_signals(self.request_stop), progress_bar as bar:
-            lines = None if progress is False else bar
+        with calling_on_signals(self.request_stop), tqdm(
+            total=self.options.max_iters, initial=self.step, unit="step", dynamic_ncols=True,
+            smoothing=0, disable=HIDE_BARS if progress is None else not progress,
+        ) as bar:
             if self.step == 0:          # also if a run was killed between its first checkpoint and its first metrics
                 self.evaluate_and_save(lines)
                 bar.reset()             # its clock, to exclude the first evaluation
-            began, first, record = time.perf_counter(), self.tokens_read, {}
-            while self.step < self.options.max_iters and not self.stop_requested:
+            began = time.perf_counter()
+            first = self.tokens_read
+            record = {}
+            while self.step < (options := self.options).max_iters and not self.stop_requested:
                 record = self.train_step()
                 bar.update()
-                options = self.options
                 logging = self.step % options.log_interval == 0
                 evaluating = self.step % options.eval_interval == 0 or self.step == options.max_iters
                 if not logging and not evaluating:
                     continue
                 record = self.read(record)
                 if logging:
-                    seconds = time.perf_counter() - began
-                    record["tokens_per_second"] = round((self.tokens_read - first) / seconds)
+                    speed = round((self.tokens_read - first) / (time.perf_counter() - began))
                     if self.out_dir:
-                        append_metrics(self.out_dir, record)
+                        append_metrics(self.out_dir, record | {"tokens_per_second": speed})
                     best = f", best val {self.best_loss:.4f}" * ("val" in self.crops)
-                    bar.set_postfix_str(f"loss {record['loss']:.4f}{best}, "
-                                        f"{record['tokens_per_second']:,} tokens/s")
+                    bar.set_postfix_str(f"loss {record['loss']:.4f}{best}, {speed:,} tokens/s")
                 if evaluating:
                     self.evaluate_and_save(lines)
-                began, first = time.perf_counter(), self.tokens_read
+                began = time.perf_counter()
+                first = self.tokens_read
             if self.out_dir and self.saved_step != self.step:
                 if record:
                     self.read(record)
@@ -238,7 +242,8 @@ class Trainer:
 
     def request_stop(self, number: int = 0) -> None:
         """Let `run` end after the step in progress. number: of the signal that asks for it."""
-        self.stop_requested, self.stop_signal = True, number
+        self.stop_requested = True
+        self.stop_signal = number
 
     def train_step(self) -> dict:
         """Take one step, and return its record. On a GPU its values are still being computed, see
@@ -272,12 +277,13 @@ class Trainer:
         Of a function `batches`, they are spread evenly over the numbers of all steps.
         """
         options = self.options
-        n, size = options.eval_iters, options.batch_size
-        read = {split: map(crops.at, crops.evenly(n, size)) for split, crops in self.crops.items()}
+        n = options.eval_iters
+        read = {}
         if self.batches:
             total = options.max_iters * options.gradient_accumulation_steps
-            numbers = (i * total // n for i in range(n))
-            read = {"train": map(self._batch, numbers), **read}
+            read["train"] = map(self._batch, [i * total // n for i in range(n)])
+        for split, crops in self.crops.items():
+            read[split] = map(crops.at, crops.evenly(n, options.batch_size))
         return {split: mean_loss(self.model, batches)[0] for split, batches in read.items()}
 
     def _batch(self, number):
@@ -291,26 +297,27 @@ class Trainer:
         self.tokens_read += np.size(idx)
         return idx, targets
 
-    def evaluate_and_save(self, bar: tqdm | None) -> None:
-        """Evaluate, log the losses in a line unless bar is None, and save a checkpoint."""
+    def evaluate_and_save(self, lines: bool) -> None:
+        """Evaluate, save a checkpoint, and if `lines` print the losses in a line."""
         losses = self.evaluate()
         split, loss = list(losses.items())[-1]
         if not math.isfinite(loss):
             raise self._not_finite(f"the {NAMES[split]} loss is {loss}")
         if split == "train" or loss < self.best_loss:
-            self.best_step, self.best_loss = self.step, loss
-        record = {"step": self.step} | {f"{split}_loss": loss for split, loss in losses.items()}
-        if self.step > 0 and self.out_dir:
-            append_metrics(self.out_dir, record)
-            self.save()
-        elif self.out_dir:          # at step 0 the checkpoint comes first, because it replaces an earlier run
-            if self.saved_step is None:
+            self.best_step = self.step
+            self.best_loss = loss
+        if self.out_dir:
+            if self.step == 0:      # the checkpoint comes first, because it replaces an earlier run
+                if self.saved_step is None:
+                    self.save()
+                drop_metrics_after(self.out_dir, -1)
+            named = {f"{split}_loss": losses[split] for split in losses}
+            append_metrics(self.out_dir, {"step": self.step, **named})
+            if self.step > 0:
                 self.save()
-            drop_metrics_after(self.out_dir, -1)
-            append_metrics(self.out_dir, record)
-        if bar is not None:
+        if lines:
             shown = ", ".join(f"{NAMES[split]} loss {losses[split]:.4f}" for split in losses)
-            bar.write(f"step {self.step:>5}: {shown}")
+            tqdm.write(f"step {self.step:>5}: {shown}")
         if self.on_evaluation:
             self.on_evaluation(self, losses)
 
@@ -325,8 +332,8 @@ class Trainer:
         t = getattr(self.optimizer, "t", self.step)
         if own or t != self.step:
             state |= {"own": own, "optimizer": type(self.optimizer).__name__, "t": t}
-        if self.model.params.frozen:
-            state["frozen"] = sorted(self.model.params.frozen)
+        if frozen := self.model.params.frozen:
+            state["frozen"] = sorted(frozen)
         save_checkpoint(self.out_dir, self.step, self.model, self.optimizer, self.tokenizer, state,
                         replace=self.saved_step is None)
         self.saved_step = self.step

@@ -111,9 +111,9 @@ def test_a_reader_that_goes_away_stops_training(npgpt, monkeypatch):
 
 
 @pytest.mark.parametrize(("place", "flush", "says"), [
-    ("describe_split", True, "nothing was trained"),
+    ("print_special", True, "nothing was trained"),
     ("sample_line", False, "stopped at step 0, saved;"),
-    ("print_result", False, "stopped at step 2, saved;")])
+    ("draw_if_possible", False, "stopped at step 2, saved;")])
 def test_a_reader_that_goes_away_before_the_first_step_or_after_the_last(
     train, monkeypatch, place, flush, says
 ):
