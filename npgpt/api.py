@@ -1,9 +1,11 @@
 """The class GPT: a model, its forward and backward, and what it writes."""
 
 import dataclasses
+import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -41,12 +43,12 @@ from npgpt.model.batch import (
     check_padding,
     check_rng,
 )
-from npgpt.model.block import read_block
+from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
 from npgpt.model.generate import check_sampling, check_writes, stream_tokens
 from npgpt.model.losses import log_probs, weighted_loss
 from npgpt.model.masks import draw_masks
-from npgpt.model.parameters import INITS, frozen_names, initialize
+from npgpt.model.parameters import INITS, frozen_names, initialize, parameter_shapes
 from npgpt.model.variants import model_backward, model_forward
 
 Name = str | os.PathLike[str]                           # of a model or a folder
@@ -360,6 +362,8 @@ class GPT:
             else:
                 dlogits = cross_entropy_backward(1.0, cross_entropy)
             if looking:
+                for name in looking.passing if self.config.block != GPT2 else ():
+                    check_passing(self.config, name, self.params.frozen)
                 return looking.backward(dlogits, gpt, ops, self.params.flatten)
             return self.params.flatten(model_backward(dlogits, gpt, ops))
 
@@ -494,6 +498,43 @@ class GPT:
         check_writes(self.config)
         pads = None if mask is None else check_padding(mask, B, np.shape(mask)[-1])
         return Reader(self.config, self.engine.reader(B, pads))
+
+
+@lru_cache
+def check_passing(config, name, frozen):
+    """Raise UserError unless a gradient passes an edit of an array of the user's block.
+
+    It is found by names and caches, so it is tried: on a small model, in float64, the derivative
+    along all parameters and what is added is compared with a difference.
+    """
+    config = dataclasses.replace(config, vocab_size=5, block_size=min(4, config.block_size), n_layer=1)
+    name = re.sub(r"^h\.\d+", "h.0", name)
+    freeze = frozen & parameter_shapes(config).keys()
+    model, rng = GPT(config, None, "float64", threads=1, freeze=freeze), np.random.default_rng(0)
+    start, along = rng.standard_normal((2, model.params.size))
+    start /= math.sqrt(config.n_embd)
+    idx, targets = rng.integers(0, 5, (2, 2, config.block_size))
+    along[model.params.n_trained:] = 0.0
+
+    def loss(step):
+        model.params.flat[:] = start + step * along
+        return model.forward(idx, targets, add={name: np.array(0.1 + step)})[1]
+
+    step = 1e-6
+    difference = (loss(step) - loss(-step)) / (2 * step)
+    loss(0.0)
+    assert model._cache is not None
+    gpt, cross_entropy, _, looking, ops = model._cache
+    dlogits = cross_entropy_backward(1.0, cross_entropy)
+    grads = looking.backward(dlogits, gpt, ops, model.params.flatten)
+    total = float(grads.pop(name))
+    flat = np.concatenate([grads[each].ravel() for each in model.params.flat_names])
+    total += flat @ along[:len(flat)]
+    if abs(total - difference) > 1e-4 * max(abs(total), abs(difference), 1e-3):
+        raise UserError(
+            f"no gradient passes an edit of {name} in {config.block}: its backward reads something "
+            "that was computed from the array; edit a result of it"
+        )
 
 
 def check_scipy():

@@ -29,8 +29,9 @@ def check_whole(name, value, least=0, most=MOST, or_none=False):
 
 def is_real(value):
     """Return whether `value` is a finite number."""
-    number = int | float | np.integer | np.floating
-    return isinstance(value, number) and abs(value) <= sys.float_info.max
+    if isinstance(value, np.generic):       # beside a float32, the limit would be infinite
+        value = value.item()
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def check_real(name, value, below=math.inf, above=-math.inf, or_none=False):

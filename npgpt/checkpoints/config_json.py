@@ -75,10 +75,11 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
     values["activation"] = ACTIVATIONS[values["activation"]]
     config = GPTConfig(**values, **{**own, "block": block}).derived()
     same = known.get("sha256", GPT2.sha256) == block.sha256         # GPT-2's block has none there
+    same = same and known.get("functions", block.names) == block.names
     if "npgpt" in fields and not same and (known or not block.extends_gpt2(config)):
         name = shown(known["name"]) if "name" in known else GPT2
         raise UserError(
-            f"the model has {name}, which is not {block} (the SHA-256 differ): give the model's "
+            f"the model has {name}, which is not {block} (the SHA-256 or the functions differ): give the model's "
             "block as --block, in Python as block=, and none for GPT-2's"
         )
     return config
@@ -95,9 +96,12 @@ def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
     if config.positions != "learned":
         own["positions"] = config.positions
     if config.block != GPT2:
-        own["block"] = {"name": str(config.block), "sha256": config.block.sha256}
-    return {"model_type": "npgpt" if unsupported_by_transformers(config) else "gpt2",
-            "architectures": ["GPT2LMHeadModel"], "torch_dtype": dtype, **fields, "npgpt": own}
+        block = config.block
+        own["block"] = {"name": str(block), "sha256": block.sha256, "functions": block.names}
+    model = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+    if unsupported_by_transformers(config):
+        model = {"model_type": "npgpt"}
+    return {**model, "torch_dtype": dtype, **fields, "npgpt": own}
 
 
 def unsupported_by_transformers(config: GPTConfig) -> str | None:

@@ -41,6 +41,9 @@ def save_model(
         tokenizer = given_tokenizer(tokenizer, config.vocab_size)
     if checkpoints(folder) or (folder / "state.json").exists():
         raise UserError(f"{folder} is a run, which `load` reads instead: save in another folder")
+    if not any(config.block.texts.values()):
+        raise UserError(f"the source of {config.block} cannot be read, and `load` compares it: "
+                        "define the block in a file")
     folder.mkdir(parents=True, exist_ok=True)
     stored_config = config
     if unsupported_by_transformers(config) is None:

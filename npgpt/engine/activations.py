@@ -200,6 +200,7 @@ class Looking:
         self.several = set()        # those that several arrays have
         self.edited = {}            # name -> its `Change`, in the forward's order
         self.read = set()           # names of changed arrays that their own backwards read
+        self.passing = {*self.add}  # names of edits that a gradient passes
         self.now = {}               # name -> the old or the new array, which backwards read
         result = self.looked_into(transformer.gpt_forward)(*arguments)
         for name in (self.edit.keys() | self.add.keys()) - self.edited.keys():
@@ -282,6 +283,8 @@ class Looking:
             right = not is_pair or len(new) == 2 and callable(new[1])
             require(f"the edited {name}", new, right, "an array, or a pair (array, backward)")
             new, own = new if is_pair else (new, None)
+            if is_pair:
+                self.passing.add(name)
             new = fitting(f"the edited {name}", new, old)
             constant = (new != old).any(axis=-1, keepdims=True)
             undo = own or (lambda gradient: np.where(constant, 0.0, gradient))

@@ -54,6 +54,7 @@ class Block:
     file: str = dataclasses.field(compare=False)
     path: str | None = dataclasses.field(default=None, compare=False)
 
+    names = property(lambda self: [each.__qualname__ for each in (self.forward, self.backward)])
     sha256 = property(lambda self: hashlib.sha256(self.source.encode()).hexdigest())
 
     def __repr__(self):

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from npgpt.arrays import is_on_host
+from npgpt.checks import require
 from npgpt.engine.reference import counted
 from npgpt.errors import NotFiniteError
-from npgpt.model.batch import check_batch
+from npgpt.model.batch import check_batch, loss_of
 from npgpt.training.optimizer import Optimizer
 from npgpt.training.options import TrainOptions
 
@@ -47,7 +48,9 @@ def train_step(
         raise NotFiniteError(f"the loss is {loss}")
     if getattr(optimizer, "engine", None) is not engine:
         loss, grads = engine.for_user(loss, grads)
-    return loss, optimizer.step(grads, options.grad_clip or None, lr)
+    norm = optimizer.step(grads, options.grad_clip or None, lr)
+    require("what the optimizer's step returns", norm, norm is not None, "the gradient norm")
+    return loss, norm
 
 
 def loss_and_grads(engine, batches, rngs, own_loss):
@@ -77,7 +80,11 @@ def loss_and_grads(engine, batches, rngs, own_loss):
 
 def share_of(own_loss, targets, n):
     """Return a function logits -> loss / n, dlogits / n."""
-    return lambda logits: tuple(each / n for each in own_loss(logits, targets))
+    def share(logits):
+        loss, dlogits = loss_of(lambda given: own_loss(given, targets), logits)
+        return loss / n, dlogits / n
+
+    return share
 
 
 def batch_starts(crops, options: TrainOptions, step: int, i: int) -> np.ndarray:

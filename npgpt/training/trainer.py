@@ -16,6 +16,7 @@ from npgpt.checkpoints.run import (
     read_checkpoint,
     save_checkpoint,
 )
+from npgpt.checks import check_real, require
 from npgpt.data.batches import Crops, Tokens
 from npgpt.data.tokenizers import AnyTokenizer, given_tokenizer
 from npgpt.display import HIDE_BARS, tqdm
@@ -46,6 +47,18 @@ def check_causal(config):
         )
 
 
+def check_called(name, function, arguments):
+    """Raise UserError unless a function, or None, can be called with these arguments."""
+    require(name, function, function is None or callable(function), "a function")
+    try:
+        inspect.signature(function or (lambda *_: None)).bind(*arguments)
+    except TypeError as error:
+        text = f"{name} cannot be called with {len(arguments)} arguments: {error}"
+        raise UserError(text) from None
+    except ValueError:          # a builtin has no signature
+        pass
+
+
 class Trainer:
     """One training run.
 
@@ -70,7 +83,8 @@ class Trainer:
         n gradient_accumulation_steps, step s reads the numbers s n to s n + n - 1. The same number
         must give the same batch again: a resumed run asks for its next ones, and the train loss of
         each evaluation is the mean over eval_iters of them, taken evenly from all max_iters steps.
-    loss: a function, logits (B, T, V) and targets (B, T) -> loss, dlogits, which is trained on
+    loss: a function, logits (B, T, V) and targets (B, T), of which -1 is to be ignored -> loss,
+        dlogits, which is trained on
         instead of the cross-entropy, as the mean over micro-batches. Evaluations and the best
         checkpoint are of the cross-entropy.
     Raises UserError for invalid values, too few tokens, or a step that does not fit into this
@@ -112,13 +126,15 @@ class Trainer:
         if model.config.block != GPT2:
             check_trained(model.config, model.params.trained)
         if (batches is None) == (train_tokens is None):
-            raise UserError("a Trainer needs either train_tokens or batches")
+            raise UserError("a Trainer needs train_tokens or batches, one of them")
         self.model = model
         self.on_evaluation = on_evaluation
         self.schedule, self.groups, self.batches, self.loss = schedule, groups, batches, loss
+        self._check(optimizer)
         self.out_dir = None if out_dir is None else Path(out_dir)
         self.tokenizer = given_tokenizer(tokenizer, model.config.vocab_size)
         options = options or TrainOptions()
+        require("options", options, isinstance(options, TrainOptions), "TrainOptions(…)")
         most = model.config.block_size
         self.crop_length = options.crop_length or most
         if self.crop_length > most:
@@ -152,24 +168,24 @@ class Trainer:
             options.weight_decay, model.engine, options.decay, groups)
         if optimizer:
             self.schedule = schedule or (lambda step: self.optimizer.lr)
-        self._check()
         self.saved_step: int | None = None      # the step of the last checkpoint
         self.best_step = 0
         self.best_loss = math.inf
         self.stop_requested = False
         self.stop_signal = 0
 
-    def _check(self):
+    def _check(self, optimizer):
         """Raise UserError for what would fail only after hours, or train another model in silence.
         """
-        if self.on_evaluation:
-            try:
-                inspect.signature(self.on_evaluation).bind(self, {})
-            except TypeError as error:
-                raise UserError(
-                    f"on_evaluation(trainer, losses) cannot be called: {error}"
-                ) from None
-        if isinstance(self.optimizer, AdamW) and self.optimizer.params is not self.model.params:
+        called = {"on_evaluation": (self, {}), "schedule": (0,), "batches": (0,), "loss": ({}, {})}
+        for name, arguments in called.items():
+            check_called(name, getattr(self, name), arguments)
+        if optimizer is not None:
+            known = not isinstance(optimizer, type) and hasattr(optimizer, "step")
+            known = known and (self.schedule is not None or hasattr(optimizer, "lr"))
+            require("optimizer", optimizer, known, "an object with step(grads, max_norm, lr) and lr")
+            check_called("optimizer.step", optimizer.step, ({}, None, 0.0))
+        if isinstance(optimizer, AdamW) and optimizer.params is not self.model.params:
             raise UserError("the optimizer has the params of another model: AdamW(model.params, …)")
 
     def restore(self, checkpoint: Checkpoint | AnyPath) -> None:
@@ -180,8 +196,15 @@ class Trainer:
         """
         if not isinstance(checkpoint, Checkpoint):
             checkpoint = read_checkpoint(find_checkpoint(Path(checkpoint)), self.model.config.block)
-        restore_optimizer(self.optimizer, self.model.params, checkpoint)
         state = checkpoint.state
+        own = any(getattr(self, name) for name in OWN)
+        same = state.get("optimizer", "AdamW") == type(self.optimizer).__name__
+        if same and own != state.get("own", False):
+            raise UserError(
+                f"{checkpoint.folder} was trained with{'out' * own} groups, a schedule, batches or "
+                "a loss of its own: make the same Trainer, or begin a new run from npgpt.load"
+            )
+        restore_optimizer(self.optimizer, self.model.params, checkpoint)
         self.step = self.saved_step = state["step"]
         self.best_step = state["best_step"]
         self.best_loss = state["best_loss"]
@@ -202,7 +225,7 @@ class Trainer:
         Raises NotFiniteError, leaving the last checkpoint, when the loss or the gradient is not
         finite, and UserError when a checkpoint cannot be written.
         """
-        self._check()
+        self._check(self.optimizer)
         self.stop_requested = False         # of an earlier run
         lines = progress is not False
         # Without smoothing the time left includes the evaluations to come.
@@ -250,6 +273,7 @@ class Trainer:
         `read`.
         """
         lr = (self.schedule or self.options.rate)(self.step)
+        check_real(f"the learning rate of step {self.step}", lr)
         try:
             loss, norm = train_step(
                 self.model, self.optimizer, self._batch, self.options, self.step, lr, self.loss
@@ -289,12 +313,15 @@ class Trainer:
     def _batch(self, number):
         """Return the micro-batch of a number, and count its tokens."""
         if self.batches:
-            idx, targets = self.batches(number)
+            found = self.batches(number)
+            right = isinstance(found, tuple | list) and len(found) == 2
+            require(f"batches({number})", found, right, "a pair (idx, targets)")
+            idx, targets = found
         else:
             step, i = divmod(number, self.options.gradient_accumulation_steps)
             crops = self.crops["train"]
             idx, targets = crops.at(batch_starts(crops, self.options, step, i))
-        self.tokens_read += np.size(idx)
+        self.tokens_read += math.prod(np.shape(idx))
         return idx, targets
 
     def evaluate_and_save(self, lines: bool) -> None:

@@ -24,6 +24,7 @@ from npgpt.data.tokenizers import (
     GPT2Tokenizer,
 )
 from npgpt.engine.choose import KERNELS
+from npgpt.model import transformer
 from npgpt.model.block import read_block
 from tests import strict_cupy
 from tests.helpers.models import SMALL, batch
@@ -154,7 +155,8 @@ def test_a_block_of_ones_own_is_named_and_asked_for(tmp_path, kind):
     fields = json.loads((tmp_path / "config.json").read_text())
     saved = fields["npgpt"]["block"]
     name = "<ipython-input-1>" if kind == "cell" else file.name
-    assert saved == {"name": name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert saved == {"name": name, "sha256": digest, "functions": ["forward", "backward"]}
     assert fields["model_type"] == "npgpt"
     for each in (file, cell(file, "<ipython-input-2>")):
         again, _ = load(tmp_path, block=each)
@@ -345,3 +347,33 @@ def test_without_a_tokenizer_load_returns_none_and_commands_say_so(npgpt, text_f
     large = GPT(GPTConfig(vocab_size=50257, block_size=4, n_layer=1, n_head=1, n_embd=2))
     large.save_pretrained("gpt2-sized")
     assert isinstance(load("gpt2-sized")[1], GPT2Tokenizer)
+
+
+class Scaled:
+    """A block in a file that has another one."""
+
+    factor = 1.0
+
+    def parameters(self, config):
+        return transformer.block_parameters(config)
+
+    def forward(self, x, p, config, layer, mask, dropout_masks, ops):
+        return transformer.block_forward(x, p, config, layer, mask, dropout_masks, ops)
+
+    def backward(self, dx_out, cache, ops):
+        return transformer.block_backward(dx_out, cache, ops)
+
+
+class Other(Scaled):
+    def forward(self, x, p, config, layer, mask, dropout_masks, ops):
+        return super().forward(2.0 * x, p, config, layer, mask, dropout_masks, ops)
+
+
+def test_another_block_of_the_same_file_and_one_without_a_source_are_refused(tmp_path):
+    GPT(GPTConfig(**SMALL), block=Scaled()).save_pretrained(tmp_path)
+    load(tmp_path, block=Scaled())
+    with pytest.raises(UserError, match="the functions differ"):
+        load(tmp_path, block=Other())
+    block = dataclasses.replace(read_block(Scaled()), texts={"<stdin>": ""})
+    with pytest.raises(UserError, match="cannot be read, and `load` compares it"):
+        GPT(GPTConfig(**SMALL), block=block).save_pretrained(tmp_path / "another")

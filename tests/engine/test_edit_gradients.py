@@ -579,3 +579,51 @@ def test_the_logit_lens_of_own_blocks_and_other_arrays(looped):
     model = modern()
     logits, activations = model.run_with_cache(IDX)
     assert (model.logit_lens(activations)["h.1.x_out"] == logits).all()
+
+
+IN_PLACE = """# right, but an array is finished in place, or its derivative is cached
+import numpy as np
+
+def parameters(config):
+    return {"w.weight": ((config.n_embd, config.n_embd), "linear")}
+
+def forward(x, p, config, layer, mask, dropout_masks, ops):
+    w = p["w"]["weight"]
+    h = x @ w
+    y = np.tanh(h)
+    slope = 1.0 - y * y
+    z = np.empty_like(y)
+    np.multiply(y, 2.0, out=z)
+    return x + z, (x, w, h, slope)
+
+def backward(dx_out, cache, ops):
+    x, w, h, slope = cache
+    dz = dx_out
+    dy = 2.0 * dz
+    dh = dy.copy()
+    dh *= slope
+    dw = np.einsum("btc,btf->cf", x, dh)
+    dx = dx_out + dh @ w.T
+    return dx, {"w": {"weight": dw}}
+"""
+
+
+def test_what_is_written_in_place_or_cached_as_a_derivative_is_refused(tmp_path):
+    file = tmp_path / "in_place.py"
+    file.write_text(IN_PLACE)
+    masked = IN_PLACE.replace("dh *= slope", "dh[:] = dh * slope")
+    for text in (IN_PLACE, masked):
+        file.write_text(text)
+        model = GPT(GPTConfig(**SMALL), dtype="float64", threads=1, block=file)
+        unit_scale(model.params)
+        _, activations = model.run_with_cache(IDX, TARGETS)
+        model.backward()
+        assert "h.0.y" in activations.grads and "h.0.h" not in activations.grads
+        for name, says in (("h", "skips it"), ("y", "no gradient passes an edit of h.0.y")):
+            model.forward(IDX, TARGETS, add={f"h.1.{name}": np.ones(C)})
+            with pytest.raises(UserError, match=says):
+                model.backward()
+        with pytest.raises(UserError, match="no array 'h.0.z'"):
+            model.forward(IDX, TARGETS, add={"h.0.z": np.ones(C)})
+        model.forward(IDX, TARGETS, add={"h.1.x": np.ones(C)})
+        model.backward()

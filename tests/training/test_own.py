@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -66,6 +67,8 @@ class Momentum:
 
 class Plain:
     """SGD, which says nothing about what it remembers."""
+
+    lr = 0.1
 
     def __init__(self, params):
         self.params, self.given = params, []
@@ -200,11 +203,11 @@ def test_tokens_per_second_are_those_read(tmp_path, monkeypatch):
 
 def test_batches_that_cannot_be():
     for own, says in (
-        ({}, "either train_tokens or batches"),
+        ({}, "needs train_tokens or batches, one of them"),
         ({"batches": lambda number: (TOKENS[None, :9], TOKENS[None, 1:10])}, "9 tokens is longer"),
         ({"batches": lambda number: (TOKENS[None, :8], TOKENS[None, :7])}, "the shape"),
         ({"batches": batches, "options": {"epochs": 2}}, "set max_iters"),
-        ({"batches": batches, "tokens": TOKENS}, "either train_tokens or batches"),
+        ({"batches": batches, "tokens": TOKENS}, "needs train_tokens or batches, one of them"),
     ):
         with pytest.raises(UserError, match=says):
             trainer_of(**{"tokens": None, "val_tokens": None, **own})
@@ -345,9 +348,36 @@ def test_a_quiet_run_and_what_is_called(tmp_path, capsys):
     trainer_of().run()
     assert capsys.readouterr().out.count("train loss") == 3
     with pytest.raises(
-        UserError, match=r"on_evaluation\(trainer, losses\) cannot be called: too many"
+        UserError, match="on_evaluation cannot be called with 2 arguments: too many"
     ):
         trainer_of(on_evaluation=lambda trainer: None)
+    for own, says in (
+        ({"batches": [batches(0)]}, "batches must be a function"),
+        ({"batches": lambda: batches(0)}, "batches cannot be called with 1 arguments"),
+        ({"batches": lambda number: None}, r"batches\(0\) must be a pair"),
+        ({"schedule": 1e-3}, "schedule must be a function"),
+        ({"schedule": lambda: 1e-3}, "schedule cannot be called"),
+        ({"loss": lambda logits: (0.0, logits)}, "loss cannot be called"),
+        ({"optimizer": Momentum}, "optimizer must be an object with step"),
+        ({"optimizer": SimpleNamespace(step=lambda *_: 1.0)}, "optimizer must be an object with"),
+        ({"optimizer": SimpleNamespace(step=lambda grads: 1.0, lr=1.0)}, "optimizer.step cannot"),
+        ({"options": {"max_iters": 3}, "plain": True}, "options must be TrainOptions"),
+    ):
+        with pytest.raises(UserError, match=says):
+            if own.pop("plain", False):
+                Trainer(trainer.model, TOKENS, **own)
+            trainer_of(tokens=None if "batches" in own else TOKENS, val_tokens=None, **own)
+    for own, says in (
+        ({"schedule": lambda step: None}, "the learning rate of step 0 must be"),
+        ({"loss": lambda logits, targets: 0.0}, "returns must be a number, the loss, and dlogits"),
+        ({"optimizer": SimpleNamespace(step=lambda *_: None, lr=1.0)}, "must be the gradient norm"),
+    ):
+        with pytest.raises(UserError, match=says):
+            trainer_of(**own).train_step()
+    rate = np.float32(1e-3)             # as torch's batches, and NumPy's numbers
+    tensors = trainer_of(tokens=None, schedule=lambda step: rate, batches=lambda number: tuple(
+        map(pytest.importorskip("torch", reason="its tensors").tensor, batches(number))))
+    assert tensors.train_step()["lr"] == rate
     trainer.on_evaluation = lambda: None
     trainer.options = dataclasses.replace(trainer.options, max_iters=9)
     with pytest.raises(UserError, match="cannot be called"):

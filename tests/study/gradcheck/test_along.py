@@ -93,6 +93,10 @@ def nan(grads, config, mask):
     grads[INPUT][0, 0, 0] = np.nan
 
 
+def infinite(grads, config, mask):
+    grads["ln_2.weight"][3] = np.inf
+
+
 def swapped(grads, config, mask):
     one, other = grads["ln_1.weight"].copy(), grads["ln_2.weight"].copy()
     grads["ln_1.weight"][:], grads["ln_2.weight"][:] = other, one
@@ -112,6 +116,7 @@ MISTAKES = {
     without_biases: "mlp.c_proj.weight",
     zero: "ln_1.weight",
     nan: INPUT,
+    infinite: "ln_2.weight",
     swapped: "ln_1.weight ln_2.weight",
     later_position: INPUT,
 }
@@ -135,6 +140,22 @@ def test_a_mistake_is_found_and_named(mistake):
         small = {one_entry: 1e-2, with_a_mask: 0.1, later_position: 1e-2}.get(mistake, 2.0)
         assert all(1e-7 < found.errors[each] < small for each in named)
     assert check_block(planted(lambda *_: None)).right
+
+
+def test_a_mistake_in_the_first_block_alone_is_found():
+    block = read_block(GPT2)
+
+    def forward(x, p, config, layer, *others):
+        x_out, cache = block.forward(x, p, config, layer, *others)
+        return x_out, (cache, layer)
+
+    def backward(dx_out, cache, ops):
+        dx, dp = block.backward(dx_out, cache[0], ops)
+        dp["ln_1"]["weight"] *= 1.0 + (cache[1] == 0)
+        return dx, dp
+
+    wrong = SimpleNamespace(parameters=block.parameters, forward=forward, backward=backward)
+    assert [*check_block(wrong).wrong] == ["ln_1.weight"]
 
 
 def test_what_a_block_cannot_do_is_said_or_raised():
