@@ -304,6 +304,8 @@ def test_what_cannot_be_resumed_is_one_line(npgpt, text_file, tmp_path):
     path = find_checkpoint("groups") / "state.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"t": "six"}))
     with pytest.raises(UserError, match="t in .*state.json must be a whole number"):
+        trainer_of(groups=GROUPS).restore("groups")
+    with pytest.raises(UserError, match="was trained with groups, a schedule, batches or a loss"):
         trainer_of().restore("groups")
 
 
