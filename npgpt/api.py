@@ -507,7 +507,9 @@ def check_passing(config, name, frozen):
     It is found by names and caches, so it is tried: on a small model, in float64, the derivative
     along all parameters and what is added is compared with a difference.
     """
-    config = dataclasses.replace(config, vocab_size=5, block_size=min(4, config.block_size), n_layer=1)
+    config = dataclasses.replace(
+        config, vocab_size=5, block_size=min(4, config.block_size), n_layer=1
+    )
     name = re.sub(r"^h\.\d+", "h.0", name)
     freeze = frozen & parameter_shapes(config).keys()
     model, rng = GPT(config, None, "float64", threads=1, freeze=freeze), np.random.default_rng(0)

@@ -20,7 +20,10 @@ OURS = {
     "stop_strings stopping_criteria": ("stop", "use stop, lists of token ids"),
     "pad_token_id": ("eos_token_id", "use eos_token_id, which also pads"),
     "output_attentions output_hidden_states": ("", "use run_with_cache, which returns every array"),
-    "past_key_values use_cache": ("", "leave it out: generate keeps them, and so does model.reader"),
+    "past_key_values use_cache": (
+        "",
+        "leave it out: generate keeps them, and so does model.reader",
+    ),
     "num_beams": ("", "search with model.reader, as in tools/examples/decoding.py"),
     "repetition_penalty min_p bad_words_ids": ("logits_processor", "write a logits_processor"),
     "generator": ("rng", "use rng, a np.random.Generator"),

@@ -18,7 +18,9 @@ ENGINES = {
 }
 VARIANT = {"dropout": 0.2, "lm_head_bias": True}
 EACH_ENGINE = pytest.mark.parametrize(
-    "engine", [pytest.param(name, marks=pytest.mark.slow) if name == "xla" else name for name in ENGINES])
+    "engine",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "xla" else name for name in ENGINES],
+)
 
 
 def smoothed(logits, targets, smoothing=0.1):
@@ -32,7 +34,8 @@ def smoothed(logits, targets, smoothing=0.1):
 
 
 def z_loss(logits, targets, scale=0.3):
-    """The mean of scale log(Z)^2, where Z is the softmax's divisor; it writes to what it is given."""
+    """The mean of scale log(Z)^2, where Z is the softmax's divisor; it writes to what it is given.
+    """
     logits -= (largest := logits.max(axis=-1, keepdims=True))
     exps = np.exp(logits)
     log_z = np.log(exps.sum(axis=-1, keepdims=True)) + largest
@@ -126,10 +129,13 @@ def test_a_function_that_does_not_fit_is_named(dlogits, message):
 def test_the_arguments_that_exclude_each_other():
     model = model_of({})
     idx, targets = batch(model.config)
-    for named, message in (({}, "needs targets"), ({"targets": targets, "dlogits": smoothed}, "out"),
-                           ({"count": 2, "dlogits": smoothed}, "out"),
-                           ({"targets": targets, "weights": [1.0]}, "shape of weights"),
-                           ({"targets": targets, "weights": targets * np.nan}, "finite")):
+    for named, message in (
+        ({}, "needs targets"),
+        ({"targets": targets, "dlogits": smoothed}, "out"),
+        ({"count": 2, "dlogits": smoothed}, "out"),
+        ({"targets": targets, "weights": [1.0]}, "shape of weights"),
+        ({"targets": targets, "weights": targets * np.nan}, "finite"),
+    ):
         with pytest.raises(UserError, match=message):
             model.loss_and_grads(idx, **named)
     model.hidden(idx)
@@ -143,7 +149,8 @@ def test_the_arguments_that_exclude_each_other():
         model.backward(dlogits=np.ones((3, 6, 1)))
 
 
-CLOSED = """from npgpt.model.transformer import block_backward, block_forward, block_parameters as parameters
+CLOSED = """from npgpt.model.transformer import block_backward, block_forward
+from npgpt.model.transformer import block_parameters as parameters
 
 def forward(x, p, config, layer, mask, dropout_masks, ops):
     x_out, cache = block_forward(x, p, config, layer, mask, dropout_masks, ops)

@@ -58,10 +58,19 @@ def do_case(part, seed, folder, made, number):
 
 def quiet_world(folder):
     """Use no file of the user's home, no network, and no locks shared by forks; skip slow steps."""
-    os.environ.update({
-        **dict.fromkeys(("HF_HOME", "MPLCONFIGDIR", "NPGPT_DATA_DIR", "TIKTOKEN_CACHE_DIR"), str(folder)),
-        "HF_HUB_OFFLINE": "1", "RUST_BACKTRACE": "0", "TOKENIZERS_PARALLELISM": "false",
-        **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")})
+    os.environ.update(
+        {
+            **dict.fromkeys(
+                ("HF_HOME", "MPLCONFIGDIR", "NPGPT_DATA_DIR", "TIKTOKEN_CACHE_DIR"), str(folder)
+            ),
+            "HF_HUB_OFFLINE": "1",
+            "RUST_BACKTRACE": "0",
+            "TOKENIZERS_PARALLELISM": "false",
+            **dict.fromkeys(
+                ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9"
+            ),
+        }
+    )
     import matplotlib.figure  # noqa: F401 (once, not in every fork)
     import tokenizers  # noqa: F401
 

@@ -79,8 +79,8 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
     if "npgpt" in fields and not same and (known or not block.extends_gpt2(config)):
         name = shown(known["name"]) if "name" in known else GPT2
         raise UserError(
-            f"the model has {name}, which is not {block} (the SHA-256 or the functions differ): give the model's "
-            "block as --block, in Python as block=, and none for GPT-2's"
+            f"the model has {name}, which is not {block} (the SHA-256 or the functions differ): "
+            "give the model's block as --block, in Python as block=, and none for GPT-2's"
         )
     return config
 

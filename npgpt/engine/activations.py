@@ -32,7 +32,18 @@ from npgpt.model.variants import model_backward
 # The caches in transformer.py whose layers have another prefix than the cache's name: code -> code of the prefix.
 PREFIXES = {"attention": "''", "block": "f'h.{i}'", "blocks[i]": "f'h.{i}'"}
 # Functions that write to their first argument; the last four may also be methods of an array.
-IN_PLACE = "at", "copyto", "place", "putmask", "put_along_axis", "fill_diagonal", "put", "fill", "sort", "partition"
+IN_PLACE = (
+    "at",
+    "copyto",
+    "place",
+    "putmask",
+    "put_along_axis",
+    "fill_diagonal",
+    "put",
+    "fill",
+    "sort",
+    "partition",
+)
 LESSON = transformer.__file__, *map(str, Path(layers.__file__).parent.glob("*.py"))
 
 

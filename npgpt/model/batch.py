@@ -88,7 +88,9 @@ def loss_of(function, logits):
     if right:
         loss, dlogits = found
         right = isinstance(loss, int | float) or getattr(loss, "ndim", None) == 0
-    require("what the function of the logits returns", found, right, "a number, the loss, and dlogits")
+    require(
+        "what the function of the logits returns", found, right, "a number, the loss, and dlogits"
+    )
     loss = loss if isinstance(loss, type(logits)) else float(loss)      # CuPy's stays on its GPU
     return loss, check_like("dlogits", dlogits, logits)
 

@@ -27,7 +27,7 @@ def stream_tokens(
         if processor:
             new = processor(ids, logits)
             logits = check_like("what logits_processor returns", new, logits)
-            logits = np.where(done[:, None], 0.0, logits)       # a row that has ended may forbid all
+            logits = np.where(done[:, None], 0.0, logits)  # a row that has ended may forbid all
         token = np.where(done, padding, sample(logits, rng, temperature, top_k, top_p))
         if eos_token_id is not None:
             done |= token == eos_token_id

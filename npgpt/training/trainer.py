@@ -183,7 +183,9 @@ class Trainer:
         if optimizer is not None:
             known = not isinstance(optimizer, type) and hasattr(optimizer, "step")
             known = known and (self.schedule is not None or hasattr(optimizer, "lr"))
-            require("optimizer", optimizer, known, "an object with step(grads, max_norm, lr) and lr")
+            require(
+                "optimizer", optimizer, known, "an object with step(grads, max_norm, lr) and lr"
+            )
             check_called("optimizer.step", optimizer.step, ({}, None, 0.0))
         if isinstance(optimizer, AdamW) and optimizer.params is not self.model.params:
             raise UserError("the optimizer has the params of another model: AdamW(model.params, …)")

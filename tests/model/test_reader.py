@@ -27,9 +27,12 @@ def assert_reads(model, logits, tokens, begin, end):
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("fields", [{}, {"lm_head_bias": True, "tie_word_embeddings": False}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{}, {"lm_head_bias": True, "tie_word_embeddings": False}], ids=str
+)
 def test_a_reader_equals_the_forward(kernels, fields):
-    """In parts of several lengths, which a speculative decoder goes back from; to the last token."""
+    """In parts of several lengths, which a speculative decoder goes back from; to the last token.
+    """
     model = model_of(kernels, **fields)
     reader = model.reader(3)
     wrong, begin = (TOKENS + 1) % 11, 0

@@ -42,7 +42,8 @@ def test_beam_search_finds_the_likeliest_of_all_texts(decoding):
 
 
 def test_guessed_tokens_are_the_models(decoding):
-    """By a draft that is always right, one that is sometimes right, and to the end of the context."""
+    """By a draft that is always right, one that is sometimes right, and to the end of the context.
+    """
     model = model_of()
     for draft in (model, model_of(1), model_of(2, scale=0.1)):
         for n in (1, 4, 9, 13):
@@ -55,5 +56,7 @@ def test_min_p_and_allowed_tokens(decoding):
     logits = np.log([[0.5, 0.06, 0.04, 0.4], [0.97, 0.01, 0.01, 0.01]])
     kept = np.isfinite(decoding["min_p"](None, logits))
     np.testing.assert_array_equal(kept, [[True, True, False, True], [True, False, False, False]])
-    out = model_of(7, scale=0.1).generate(PROMPT[None], 8, 3.0, logits_processor=decoding["only"]([0, 3]))
+    out = model_of(7, scale=0.1).generate(
+        PROMPT[None], 8, 3.0, logits_processor=decoding["only"]([0, 3])
+    )
     assert {*out[0, 3:]} == {0, 3}

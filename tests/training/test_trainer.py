@@ -52,7 +52,9 @@ def test_the_loss_and_gradients_of_three_micro_batches_are_torchs_of_all_their_t
     assert len({row.tobytes() for row in idx}) > 4          # the micro-batches differ
     assert data is TOKENS or len({(row != -1).sum() for row in targets.reshape(3, -1)}) > 1     # of different shares
     given = []
-    trainer.model.engine.adamw_step = lambda grads, *_: given.append(grads) or 0.0      # no step is taken
+    trainer.model.engine.adamw_step = lambda grads, *_: (
+        given.append(grads) or 0.0
+    )  # no step is taken
     loss, (grads,) = trainer.train_step()["loss"], given
     assert loss == pytest.approx(expected.item(), rel=1e-12)
     for name, gradient in grads.items():

@@ -1,4 +1,4 @@
-"""Ways to write that npgpt has no option for, of about ten lines each, with "tiny", which comes along.
+"""Ways to write that npgpt has no option for, of about ten lines each, with the model "tiny".
 
     python tools/examples/decoding.py
 """
@@ -59,6 +59,7 @@ if __name__ == "__main__":
     tokens, score = beam_search(model, prompt, 30)
     print(f"beam search, {score:.2f} nats:", tokenizer.decode(tokens))
     print("greedy, guessed:", tokenizer.decode(speculative(model, model, prompt, 30)))
-    for name, processor in (("min-p", min_p), ("in capitals", only(tokenizer.encode("AEIORST \n")))):
+    capitals = only(tokenizer.encode("AEIORST \n"))
+    for name, processor in (("min-p", min_p), ("in capitals", capitals)):
         out = model.generate(prompt[None], 30, logits_processor=processor)
         print(f"{name}:", tokenizer.decode(out[0, len(prompt):]))

@@ -25,8 +25,11 @@ def trained(**doors):
     """Train a copy of the model for 20 steps; return its losses on TEXT before and after."""
     losses, data = [], () if "batches" in doors else (tokens,)
     new = copy.deepcopy(model)
-    Trainer(new, *data, options=FEW, on_evaluation=lambda trainer, found: losses.append(found["train"]),
-            **doors).run(progress=False)
+
+    def note(trainer, found):
+        losses.append(found["train"])
+
+    Trainer(new, *data, options=FEW, on_evaluation=note, **doors).run(progress=False)
     return losses
 
 

@@ -12,9 +12,11 @@ from npgpt.model.masks import draw_masks
 
 
 class Reader:
-    """Reads the next tokens of B texts, and keeps the keys and values of each layer in arrays of one shape.
+    """Reads the next tokens of B texts, and keeps the keys and values of each layer in arrays of
+    one shape.
 
-    There is one program for a token, and one for several, whose number is rounded up to a power of two.
+    There is one program for a token, and one for several, whose number is rounded up to a power of
+    two.
     """
 
     def __init__(self, engine, B, pads=None):
@@ -74,7 +76,9 @@ class Reader:
             return layer_ops.attention_forward(q, *now_kept[-1], scale, mask, dropout_mask)
 
         def of_last(x):
-            return x if every else jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)     # x itself, if of one token
+            return (
+                x if every else jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)
+            )  # x itself, if of one token
 
         ops = reading(layer_ops, positions, causal, attention_forward, of_last)
         masks = draw_masks(self.config, *idx.shape, self.engine.params.dtype)
