@@ -264,6 +264,8 @@ class GPT:
         >>> logits, activations = model.run_with_cache(idx)
         >>> model.logit_lens(activations)["h.3.x_out"].argmax(axis=-1)
         """
+        right = isinstance(activations, Mapping)
+        require("activations", type(activations), right, "those that run_with_cache returns")
         config = self.config
         p = self.params.tree
         found = Arrays()
@@ -496,7 +498,8 @@ class GPT:
         """
         check_whole("B", B, 1)
         check_writes(self.config)
-        pads = None if mask is None else check_padding(mask, B, np.shape(mask)[-1])
+        T = np.shape(mask)[1] if np.ndim(mask) == 2 else 0
+        pads = None if mask is None else check_padding(mask, B, T)
         return Reader(self.config, self.engine.reader(B, pads))
 
 

@@ -571,6 +571,8 @@ def test_the_logit_lens_of_own_blocks_and_other_arrays(looped):
     logits, activations = model.run_with_cache(IDX)
     with pytest.raises(UserError, match="logit_lens: there is no array 'h.0.x_out'; give names"):
         model.logit_lens(activations)
+    with pytest.raises(UserError, match="activations must be those that run_with_cache returns"):
+        model.logit_lens((logits, activations))
     assert (model.logit_lens(activations, ["h.1.x", "ln_f.x"])["ln_f.x"] == logits).all()
     with pytest.raises(
         UserError, match=r"the shape of h.0.turned must be \(B, T, 12\), not \(3, 5, 11\)"

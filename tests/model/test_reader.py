@@ -87,6 +87,9 @@ def test_what_a_reader_refuses():
         with pytest.raises(UserError, match="rows"):
             reader.reorder(rows)
     assert reader.tokens.shape == (2, 0)
+    for mask in (1, [1, 0], [[0, 1]], [[1, 0], [1, 1]]):
+        with pytest.raises(UserError, match="mask must be"):
+            model_of().reader(2, mask=mask)
     with pytest.raises(UserError, match="encoder"):
         model_of(causal=False).reader(1)
 
