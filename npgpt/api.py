@@ -498,8 +498,10 @@ class GPT:
         """
         check_whole("B", B, 1)
         check_writes(self.config)
-        T = np.shape(mask)[1] if np.ndim(mask) == 2 else 0
-        pads = None if mask is None else check_padding(mask, B, T)
+        pads = None
+        if mask is not None:
+            mask = np.asarray(mask)
+            pads = check_padding(mask, B, mask.shape[-1] if mask.ndim else 0)
         return Reader(self.config, self.engine.reader(B, pads))
 
 
