@@ -120,7 +120,7 @@ def test_adamw_needs_little_memory(monkeypatch):
     """A few slices, not several times the parameters; the slices of a large model hold 16 MB."""
     made = model("gpu", "float32", n_embd=64, n_layer=8)
     optimizer, state = AdamW(made.params, engine=made.engine), strict_cupy.gpu
-    assert update.slices(made.params)[0][3] > 1 << 18       # all matrices of a small model at once
+    assert update.slices(made.params, lambda _: None)[0][3] > 1 << 18       # all matrices of a small model at once
     monkeypatch.setattr(update, "GPU_SLICE", 1 << 14)
     (idx, targets), = batches()
     _, grads = made.loss_and_grads(idx, targets)
