@@ -36,7 +36,7 @@ def test_a_reader_equals_the_forward(kernels, fields):
     model = model_of(kernels, **fields)
     reader = model.reader(3)
     wrong, begin = (TOKENS + 1) % 11, 0
-    for n, guessed in ((2, 3), (1, 0), (3, 2), (1, 1), (1, 0)):
+    for n, guessed in ((2, 3), (1, 0), (2, 2), (3, 1)):     # XLA pads the last three
         if guessed:
             reader.read(wrong[:, begin:begin + guessed])
             reader.back(guessed)
