@@ -242,8 +242,10 @@ class Looking:
         for name in self.edited.keys() - self.undone:
             layer = name.rpartition(".")[0]
             near = [each for each in self.undone if each.rpartition(".")[0] == layer]
-            raise UserError(f"backward cannot undo an edit of {name}: a fused gradient skips it; edit "
-                            f"{', '.join(near)}")
+            hint = f"; edit {', '.join(near)}" if near else ", or is written to in place"
+            raise UserError(
+                f"backward cannot undo an edit of {name}: a fused gradient skips it{hint}"
+            )
         for name in reversed(self.edited):
             if name in self.waiting:
                 more = run(np.zeros_like(dlogits), name)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from npgpt.api import GPT
-from npgpt.checks import require
+from npgpt.checks import MOST_SEED, check_whole, require
 from npgpt.errors import UserError
 from npgpt.model.block import read_block
 from npgpt.model.config import GPTConfig
@@ -188,6 +188,8 @@ def check_block(block: Any, config: GPTConfig | None = None, seed: int | None = 
     >>> npgpt.study.check_block("my_block.py").right
     """
     require("block", block, block is not None, "a file, a module or an object")
+    require("config", config, isinstance(config, GPTConfig | None), "a GPTConfig, or None")
+    check_whole("seed", seed, 0, MOST_SEED, or_none=True)
     return told(block_gradients(read_block(block), config, seed))
 
 
@@ -205,6 +207,8 @@ def check_grads(model: GPT, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike 
 
     >>> npgpt.study.check_grads(GPT(config, block=MyBlock()), idx, targets).wrong
     """
+    require("model", model, isinstance(model, GPT), "a GPT")
+    check_whole("seed", seed, 0, MOST_SEED, or_none=True)
     return told(model_gradients(model, idx, targets, mask, seed))
 
 

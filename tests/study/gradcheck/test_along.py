@@ -158,6 +158,17 @@ def test_a_mistake_in_the_first_block_alone_is_found():
     assert [*check_block(wrong).wrong] == ["ln_1.weight"]
 
 
+@pytest.mark.parametrize(("call", "says"), [
+    (lambda: check_block(GPT2, {"n_embd": 8}), "config must be a GPTConfig"),
+    (lambda: check_block(GPT2, seed=-1), "seed must be"),
+    (lambda: check_grads(GPTConfig(), IDX, TARGETS), "model must be a GPT"),
+    (lambda: check_grads(GPT(GPTConfig(**SMALL)), IDX, TARGETS, seed="a"), "seed must be"),
+])
+def test_arguments_of_another_kind_are_one_line(call, says):
+    with pytest.raises(UserError, match=says):
+        call()
+
+
 def test_what_a_block_cannot_do_is_said_or_raised():
     def forward(x, p, config, *others):
         if not config.bias:
