@@ -5,7 +5,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,7 @@ class GPT:
             "dtype": dtype, "device": device, "threads": threads, "kernels": kernels}
         self.ops = without_frozen(layers, self.params)
         self._cache: tuple | None = None
+        self._passing: set[str] = set()         # names of arrays that `check_passing` has tried
         if seed is not None:
             initialize(self.params, seed, init)
 
@@ -166,8 +167,9 @@ class GPT:
         """Write what `npgpt.load` reads: model.safetensors and config.json, and the tokenizer.
 
         transformers reads the folder too, unless its GPT-2 cannot compute the model; then
-        config.json has another "model_type". Of a block of one's own, its name and the SHA-256 of
-        its file are saved: `load` needs the file, as block=. What is frozen is not saved.
+        config.json has another "model_type". Of a block of one's own, the names of its file and its
+        functions and the SHA-256 of the file are saved, not what an object holds: `load` needs the
+        file, as block=. What is frozen is not saved.
         tokenizer: npgpt's, one of the `tokenizers` library, a fast one of transformers, or a name
         as for `make_tokenizer`; None: none is written, and one that is there stays.
         dtype: "float16", "float32" or "float64", in which the weights are stored; by default that
@@ -223,7 +225,8 @@ class GPT:
 
         Gradients are found by their names, dv for v. An array that its own layer's backward reads,
         such as "h.2.ln_1.xhat", takes another pass of the backward, with the old array. For that a
-        block's cache must hold the array itself, alone or in a tuple.
+        block's cache must hold the array itself, alone or in a tuple: in a block of your own, an
+        edit that passes a gradient is tried on a small model first, and refused if it is wrong.
         """
         looking = None if edit is None and add is None else Looking(self.config, edit, add)
         return self._forward(idx, targets, rng, mask, looking)
@@ -364,8 +367,10 @@ class GPT:
             else:
                 dlogits = cross_entropy_backward(1.0, cross_entropy)
             if looking:
-                for name in looking.passing if self.config.block != GPT2 else ():
+                own = looking.passing if self.config.block != GPT2 else set()
+                for name in own - self._passing:
                     check_passing(self.config, name, self.params.frozen)
+                    self._passing.add(name)
                 return looking.backward(dlogits, gpt, ops, self.params.flatten)
             return self.params.flatten(model_backward(dlogits, gpt, ops))
 
@@ -400,7 +405,8 @@ class GPT:
             raise UserError("loss_and_grads needs targets, or dlogits, a function of the logits")
         idx, targets = check_batch(self.config, idx, targets, targets is not None)
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
-        check_rng(rng)
+        if self.engine.kernels != "xla":        # which has numbers instead, and checks them
+            check_rng(rng)
         if dlogits is None:
             assert targets is not None
             check_real("count", count, above=0.0, or_none=True)
@@ -505,7 +511,6 @@ class GPT:
         return Reader(self.config, self.engine.reader(B, pads))
 
 
-@lru_cache
 def check_passing(config, name, frozen):
     """Raise UserError unless a gradient passes an edit of an array of the user's block.
 

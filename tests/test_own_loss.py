@@ -174,7 +174,7 @@ def test_a_cache_that_no_program_returns_is_refused(tmp_path):
         model.loss_and_grads(idx, targets, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("rng", [0, True, np.zeros((6, 6))])
+@pytest.mark.parametrize("rng", [0, True, np.zeros((6, 6)), (1, 2, 3), np.random.RandomState(0)])
 def test_what_draws_no_dropout_is_refused(rng):
     """A mask in the place of an rng would be ignored."""
     model = model_of({})

@@ -31,19 +31,9 @@ from npgpt.model.variants import model_backward
 
 # The caches in transformer.py whose layers have another prefix than the cache's name: code -> code of the prefix.
 PREFIXES = {"attention": "''", "block": "f'h.{i}'", "blocks[i]": "f'h.{i}'"}
-# Functions that write to their first argument; the last four may also be methods of an array.
-IN_PLACE = (
-    "at",
-    "copyto",
-    "place",
-    "putmask",
-    "put_along_axis",
-    "fill_diagonal",
-    "put",
-    "fill",
-    "sort",
-    "partition",
-)
+# Functions that write to their first argument, and methods that write to their array.
+WRITING = {"at", "copyto", "place", "put", "putmask", "put_along_axis", "fill_diagonal"}
+WRITING_METHODS = {"fill", "sort", "partition", "resize"}
 LESSON = transformer.__file__, *map(str, Path(layers.__file__).parent.glob("*.py"))
 
 
@@ -133,9 +123,10 @@ def written_to(node):
     match node:
         case ast.Subscript(value, ctx=ast.Store()) | ast.keyword("out", value):
             return value
-        case ast.Call(ast.Attribute(value, name), arguments) if name in IN_PLACE:
-            is_library = isinstance(value, ast.Attribute) or name in IN_PLACE[:-4]
-            return arguments[0] if is_library and arguments else value
+        case ast.Call(ast.Attribute(_, name), [array, *_]) if name in WRITING:
+            return array
+        case ast.Call(ast.Attribute(array, name)) if name in WRITING_METHODS:
+            return array
     return None
 
 

@@ -103,9 +103,8 @@ class CPUEngine(ReferenceEngine):
             for (idx, targets), rng in zip(batches, rngs, strict=True):
                 logits, gpt = self.run_forward(idx[part], rng, mask_part(mask, part))
                 dlogits = logits if self.in_place else logits.copy()
-                total += self.cross_entropy(
-                    dlogits, targets[part], count, gradient=True
-                )  # in place
+                # In place: the logits become their gradients.
+                total += self.cross_entropy(dlogits, targets[part], count, gradient=True)
                 new = self.params.flatten(self.model_backward(dlogits, gpt, self.ops))
                 grads = self.added(new, grads)
             return total, grads

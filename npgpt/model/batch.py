@@ -96,9 +96,10 @@ def loss_of(function, logits):
 
 
 def check_rng(rng):
-    """Raise UserError unless a generator of dropout masks is one, or None."""
-    right = rng is None or hasattr(rng, "random") or isinstance(rng, tuple)
-    require("rng", rng, right, "a np.random.Generator (with XLA what engine.dropout_rng returns)")
+    """Raise UserError unless a generator of random numbers is NumPy's or CuPy's, or None."""
+    old = isinstance(rng, np.random.RandomState)        # whose `random` draws float64 alone
+    right = rng is None or hasattr(rng, "random") and not old
+    require("rng", rng, right, "a np.random.Generator, or what engine.dropout_rng returns")
 
 
 def check_like(name, values, like) -> np.ndarray:

@@ -613,8 +613,9 @@ def backward(dx_out, cache, ops):
 def test_what_is_written_in_place_or_cached_as_a_derivative_is_refused(tmp_path):
     file = tmp_path / "in_place.py"
     file.write_text(IN_PLACE)
-    masked = IN_PLACE.replace("dh *= slope", "dh[:] = dh * slope")
-    for text in (IN_PLACE, masked):
+    ways = ("dh[:] = dh * slope", "np.copyto(dh, dh * slope)", "dh.fill(0.0); dh += dy * slope",
+            "np.multiply(dh, slope, out=dh)")
+    for text in (IN_PLACE, *(IN_PLACE.replace("dh *= slope", way) for way in ways)):
         file.write_text(text)
         model = GPT(GPTConfig(**SMALL), dtype="float64", threads=1, block=file)
         unit_scale(model.params)
@@ -629,3 +630,25 @@ def test_what_is_written_in_place_or_cached_as_a_derivative_is_refused(tmp_path)
             model.forward(IDX, TARGETS, add={"h.0.z": np.ones(C)})
         model.forward(IDX, TARGETS, add={"h.1.x": np.ones(C)})
         model.backward()
+
+
+def test_each_block_of_a_file_is_tried_by_itself(tmp_path):
+    """Two classes in one file are equal blocks, and the second one's cache hides the derivative."""
+    text = METHODS.replace("x_out = x * p", "y = np.tanh(x)\n        x_out = y * p")
+    text = "import numpy as np\n" + text.replace("return x_out, (x, p)", "return x_out, (y, p)")
+    text = text.replace("x, p = cache", "y, p = cache").replace("dx_out * x)", "dx_out * y)")
+    right = text.replace("dx = dx_out * p[", "dy = dx_out * p[")
+    right = right.replace("        return dx,", "        dx = dy * (1.0 - y * y)\n        return dx,")
+    wrong = right.replace("class Mine", "class Hidden").replace("(y, p)", "(y, 1.0 - y * y, p)")
+    wrong = wrong.replace("y, p = cache", "y, slope, p = cache").replace("(1.0 - y * y)\n", "slope\n")
+    (tmp_path / "two.py").write_text(right + wrong)
+    names = run_python(tmp_path / "two.py")[1]
+    for name, is_right in (("Mine", True), ("Hidden", False)):
+        block = names[name]()
+        model = GPT(GPTConfig(**SMALL), dtype="float64", threads=1, block=block)
+        model.forward(IDX, TARGETS, add={"h.1.y": np.ones(C)})
+        if is_right:
+            model.backward()
+        else:
+            with pytest.raises(UserError, match="no gradient passes an edit of h.0.y"):
+                model.backward()
