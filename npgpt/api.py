@@ -367,11 +367,12 @@ class GPT:
             else:
                 dlogits = cross_entropy_backward(1.0, cross_entropy)
             if looking:
+                grads = looking.backward(dlogits, gpt, ops, self.params.flatten)
                 own = looking.passing if self.config.block != GPT2 else set()
                 for name in own - self._passing:
                     check_passing(self.config, name, self.params.frozen)
                     self._passing.add(name)
-                return looking.backward(dlogits, gpt, ops, self.params.flatten)
+                return grads
             return self.params.flatten(model_backward(dlogits, gpt, ops))
 
     def loss_and_grads(

@@ -231,11 +231,12 @@ class Looking:
 
         grads = run(dlogits, None)
         for name in self.edited.keys() - self.undone:
-            layer = name.rpartition(".")[0]
+            layer, _, variable = name.rpartition(".")
             near = [each for each in self.undone if each.rpartition(".")[0] == layer]
-            hint = f"; edit {', '.join(near)}" if near else ", or is written to in place"
+            hint = f"; edit {', '.join(near)}" if near else ""
             raise UserError(
-                f"backward cannot undo an edit of {name}: a fused gradient skips it{hint}"
+                f"backward cannot undo an edit of {name}: a fused gradient skips it, or no single "
+                f"line assigns d{variable}{hint}"
             )
         for name in reversed(self.edited):
             if name in self.waiting:

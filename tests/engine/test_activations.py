@@ -207,5 +207,5 @@ def test_gradients_after_an_edit_are_torchs(fields, edit):
 def test_no_gradient_passes_by_an_edit_inside_a_fused_gradient(name):
     model = unit_model()
     assert model.forward(IDX, TARGETS, edit={name: lambda array: array * 0.5})[1] > 0.0
-    with pytest.raises(UserError, match=f"cannot undo an edit of {name}: a fused gradient skips it; edit"):
+    with pytest.raises(UserError, match=f"cannot undo an edit of {name}: a fused gradient skips it, or no .*; edit"):
         model.backward()
