@@ -13,6 +13,7 @@ import sys
 import tomllib
 import zlib
 from pathlib import Path
+from types import ModuleType
 
 from npgpt.errors import UserError, describe, raised_at
 
@@ -79,14 +80,20 @@ def read_python(path):
         raise UserError(f"{path}{line}: {getattr(error, 'msg', f'it cannot be parsed ({error!r})')}") from None
 
 
-def run_python(path):
-    """Run a Python file. Return its syntax tree and its names.
+def run_python(path, package=None):
+    """Run a Python file, as a module of a package if its name is given. Return its syntax tree and
+    its names.
 
     Raises UserError, with the line, if it cannot be run.
     """
     text, tree = read_python(path)
     keep_lines(path, text)
     names = {"__name__": Path(path).stem, "__file__": str(path)}
+    if package is not None:
+        module = ModuleType(".".join([*package.split("."), Path(path).stem]).strip("."))
+        names = vars(module)
+        names |= {"__file__": str(path), "__package__": package}
+        sys.modules.setdefault(module.__name__, module)  # what the file imports may import it
     try:
         exec(compile(text, str(path), "exec"), names)
     except KeyboardInterrupt:

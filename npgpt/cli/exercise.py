@@ -13,6 +13,7 @@ import csv
 import io
 import json
 import secrets
+import shlex
 from pathlib import Path
 
 from npgpt.checks import check_real, check_whole, writable_file
@@ -29,7 +30,7 @@ from npgpt.study.judge.grade import Row, grade
 from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.judge import new_seed
 from npgpt.study.judge.report import hunt_text, report_text
-from npgpt.study.lessons.table import LESSONS, chosen_lessons, lesson_named
+from npgpt.study.lessons.table import LESSONS, file_and_name, is_file, lesson_named
 
 COLUMNS = ["long way", "level 1", "level 2", "level 3"]
 CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a backward: (loss(v + h) - loss(v - h)) / 2h "
@@ -45,9 +46,17 @@ def add_arguments(parser):
                                help="write an exercise on the backward of one of these layers")
     write.set_defaults(action=write_level)
     own = actions.add_parser("file", help="write exercises on the layers in a file: npgpt exercise my_layer.py")
-    own.set_defaults(action=write_own)      # `npgpt exercise my_layer.py` is `npgpt exercise file my_layer.py`
-    own.add_argument("file", metavar="my_layer.py")
-    own.add_argument("name", nargs="?", help="one of the layers in the file: swish, for swish_forward")
+    own.set_defaults(action=write_own)  # `npgpt exercise my_layer.py` is `npgpt exercise file my_layer.py`
+    own.add_argument(
+        "file", metavar="my_layer.py", help='or a class in it, "my_layer.py:Affine(W=6 5, b=5)"'
+    )
+    own.add_argument(
+        "name",
+        nargs="*",
+        metavar="NAME",
+        help="one of the layers in the file: swish, for swish_forward; or the names of two functions",
+    )
+    add_input_argument(own)
     for each in (write, own):
         each.add_argument("--level", metavar="N", help="1: one line (the default), 2: some lines, 3: all; long: each "
                           "gradient that a fused one skips")
@@ -87,6 +96,18 @@ def positive_seconds(text):
 def add_time_limit_argument(parser):
     parser.add_argument("--time-limit", type=positive_seconds, default=TIME_LIMIT, metavar="SECONDS",
                         help=f"how long a solution may run; by default {TIME_LIMIT:g}")
+
+
+def add_input_argument(parser):
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=SHAPE",
+        help="of your file: x=4,5,6 for a shape, n=4, for that of one axis, y=4:0..9 for integers below "
+        "9, p=4,5:0.1..0.9 for numbers in a range, mask=4,5:constant for what has no gradient, "
+        "heads=2 or eps=1e-5 for a value",
+    )
 
 
 def run(args):
@@ -131,30 +152,41 @@ def write_exercise(step, out):
 
 
 def write_own(args):
-    pairs = own_pairs(args.file, args.name, right=True)
+    pairs = own_pairs(args.file, args.name, args.input, right=True)
     if args.out and len(pairs) > 1:
         raise UserError(f"--out is one file: name one of {', '.join(each.name for each in pairs)} after {args.file}")
     for pair in pairs:
+        if pair.world.saved:
+            raise UserError(
+                f"{args.file}: {pair.name} keeps something in {', '.join(pair.world.saved)} from its forward to "
+                "its backward: for an exercise it must be in the cache, or in the object"
+            )
         write_level(argparse.Namespace(layer=pair.key, level=args.level, out=args.out))
 
 
-def own_pairs(file, name=None, right=False):
-    """Return the pairs x_forward and x_backward of a file, or the pair called `name`, as lessons.
+def own_pairs(target, names=(), given=(), right=False):
+    """Return the layers of a file, or the one that is named, as lessons. given: texts of --input.
 
     The file is checked in a process with limits before it runs in this one. Raises UserError as `check_layer` does, if
     there is no pair, and with `right` also if a gradient is wrong.
     """
-    wrong = first_wrong([each for checks in check_layer(file, name).layers for each in checks])
+    file, what = file_and_name(target)
+    layers = check_layer(file, " ".join(filter(None, [what, *names])), given).layers
+    wrong = first_wrong([each for layer in layers for each in layer.lines])
     if wrong and right:
         raise UserError(f"{file}, line {wrong.backward_line}: d{wrong.variable} is not right: see "
-                        f"npgpt gradcheck {file}")
-    found = [lesson_named(f"{file}:{name}")] if name else chosen_lessons(file)
-    pairs = [each for each in found if not each.is_one_function]
+                        f"npgpt gradcheck {shlex.quote(target)}")
+    pairs = [lesson_named(each.key) for each in layers if each.key]
     if not pairs:
-        name = found[0].name
+        raise UserError(
+            f"{file}: nothing could be checked: see npgpt gradcheck {shlex.quote(target)}"
+        )
+    found = [each for each in pairs if not each.is_one_function]
+    if not found:
+        name = pairs[0].name
         raise UserError(f"{file}: {name} is one function: a pair {name}_forward and "
                         f"{name}_backward is needed here")
-    return pairs
+    return found
 
 
 def write_bug(args):
@@ -168,9 +200,9 @@ def write_bug(args):
 
 def check_file(args):
     """Judge a learner's file, or give a hint. Return whether it is solved; None after a hint."""
-    own, _, name = read_title(args.file).layer.rpartition(":")
-    if own:
-        own_pairs(own, name, right=True)
+    own, *given = read_title(args.file).layer.split(" --input ")
+    if is_file(own):
+        own_pairs(own, (), given, right=True)
     exercise = read_exercise(args.file)
     progress = Progress(exercise.path.parent)
     if args.hint:

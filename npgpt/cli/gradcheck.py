@@ -17,49 +17,69 @@ import sys
 from collections import Counter
 
 from npgpt.cli.arguments import add_quiet_argument
-from npgpt.cli.exercise import add_time_limit_argument
+from npgpt.cli.exercise import add_input_argument, add_time_limit_argument
 from npgpt.errors import UserError, describe, raised_at, remark
-from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, WRONG, best_check, table_text
+from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, ROUNDED, UNNAMED, WRONG, best_check
+from npgpt.study.gradcheck.own import Verified
 from npgpt.study.judge.child import check_layer
 from npgpt.study.lessons.setting import PLAIN, Setting
-from npgpt.study.lessons.table import chosen_lessons, is_file
+from npgpt.study.lessons.table import chosen_lessons, file_and_name
 
 EXACT = Setting(step=1e-20)     # also the difference of lesson 0 has 40 digits then
 FULL = 30                       # digits of a gradient in whose line no constant is rounded
 
 
 def add_arguments(parser):
-    parser.add_argument("layer", nargs="?", default="all", help="a layer, all (the default), or a file my_layer.py")
-    parser.add_argument("name", nargs="?", help="one of the layers in the file: swish, for swish_forward")
-    parser.add_argument("--input", action="append", default=[], metavar="NAME=SHAPE",
-                        help="of your file: x=4,5,6 for a shape, y=4:0..9 for integers below 9, p=4,5:0.1..0.9 for "
-                             "numbers in a range, mask=4,5:constant for what has no gradient, eps=1e-5 for a value")
+    parser.add_argument(
+        "layer",
+        nargs="?",
+        default="all",
+        metavar="LAYER",
+        help="a layer, all (the default), a file my_layer.py, or a class in it with the arguments of its "
+        'constructor: "my_layer.py:Affine(W=6 5, b=5)"',
+    )
+    parser.add_argument(
+        "name",
+        nargs="*",
+        metavar="NAME",
+        help="one of the layers in the file: swish, for swish_forward; or the names of a forward and a "
+        "backward",
+    )
+    add_input_argument(parser)
     add_time_limit_argument(parser)
     add_quiet_argument(parser)
 
 
 def run(args):
-    if is_file(args.layer):
-        answer = check_layer(args.layer, args.name, args.input, args.time_limit)
-        found = answer.layers
-        remarks = answer.remarks
+    file, what = file_and_name(args.layer)
+    left = []
+    if file:
+        what = " ".join(filter(None, [what, *args.name]))
+        answer = check_layer(file, what, args.input, args.time_limit)
+        found, left = answer.layers, answer.left
     elif args.name or args.input:
-        raise UserError(f"{args.layer} is a layer of npgpt: leave {args.name or '--input'} out")
+        raise UserError(
+            f"{args.layer} is a layer of npgpt: leave {' '.join(args.name) or '--input'} out"
+        )
     else:
-        found, remarks = checked_lessons(args.layer)
-    for each in remarks:
+        found = checked_lessons(args.layer)
+    for each in dict.fromkeys(one.measured for one in found if one.measured):
         remark(each, file=sys.stderr)
     for one in found:
-        print(f"\n{table_text(one)}")
-    checks = sum(found, [])
-    print_summary(checks)
-    return any(each.verdict == WRONG for each in checks)
+        print(f"\n{one}")
+    if left:
+        print(f"\nnot checked in {file}:", *left, sep="\n  ")
+    if not found:
+        raise UserError(
+            f"{file}: nothing could be checked: say what the inputs are, as in --input x=4,5"
+        )
+    print_summary(sum((one.lines for one in found), []))
+    return not all(one.right for one in found)
 
 
 def checked_lessons(name):
-    """Return the checks of npgpt's own layers, and remarks."""
+    """Return the `Verified` of npgpt's own layers."""
     found = []
-    remarks = {}
     for lesson in chosen_lessons(name, EXACT if importlib.util.find_spec("mpmath") else PLAIN):
         try:
             checks, said = best_check(lesson)
@@ -70,24 +90,29 @@ def checked_lessons(name):
             line = raised_at(error, file)
             place = f" ({os.path.basename(file)}, line {line})" if line else ""
             raise UserError(f"{lesson.name}{place}: {describe(error)}") from None
-        found.append(checks)
-        remarks[said] = None
-    return found, [*filter(None, remarks)]
+        found.append(Verified(checks, measured=said))
+    return found
 
 
 def print_summary(checks):
     """Print the number of variables and their verdicts, and how exact the gradients are."""
     inputs = [each for each in checks if each.forward_text == "(argument)"]
     count = Counter(each.verdict for each in checks if each.forward_text != "(argument)")
-    print(f"\n{sum(count.values())} floating intermediates in all forwards: {count[OK]} verified by their own dv, "
-          f"{count[FUSED]} fused, {count[CONSTANT]} constant, {count[WRONG]} wrong")
+    words = "fused" if count[FUSED] else "without a dv"
+    print(
+        f"\n{sum(count.values())} floating intermediates in all forwards: {count[OK]} verified by "
+        f"their own dv, {count[FUSED] + count[UNNAMED]} {words}, {count[CONSTANT]} constant, "
+        f"{count[WRONG]} wrong"
+    )
     print(f"{len(inputs)} inputs and parameters, {sum(each.verdict == WRONG for each in inputs)} wrong")
-    right = [each for each in checks if each.verdict == OK]
+    right = [each for each in checks if each.verdict in (OK, ROUNDED)]
+    if any(each.verdict == WRONG for each in checks):
+        return
     found = [each.digits for each in right if each.digits is not None]
     exact = [each for each in found if each >= FULL]
     if exact:
         rounded = len(found) - len(exact)
-        but = f", but for {rounded} that a rounded constant in the code limits to {min(found)}"
+        but = f", but for {rounded} that a rounded number in the code limits to {min(found)}"
         print(f"right to {min(exact)} digits or more{but if rounded else ''}")
     elif right:
         print(f"largest relative error {max(each.relative for each in right):.1e} to the central differences")

@@ -149,7 +149,7 @@ def main(arguments=None):
 def parse(arguments):
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     command, *others = arguments
-    if command == "exercise" and others and others[0].endswith(".py"):
+    if command == "exercise" and others and re.search(r"\.py(:|$)", others[0]):
         arguments = ["exercise", "file", *others]
     parser = Parser(prog="npgpt", description="GPT-2 from scratch in NumPy, with every gradient written by hand.")
     parser.add_argument("--version", action="version", version=f"npgpt {npgpt.__version__}")

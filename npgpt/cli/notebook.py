@@ -8,7 +8,7 @@ They run in JupyterLab, VS Code and hosted notebooks, where your code has no lim
 import os
 from pathlib import Path
 
-from npgpt.cli.exercise import own_pairs
+from npgpt.cli.exercise import add_input_argument, own_pairs
 from npgpt.errors import UserError
 from npgpt.files import read_bytes, write_atomically
 from npgpt.study.exercises.exercise import FOLDER
@@ -19,6 +19,7 @@ from npgpt.study.notebooks.write import as_bytes, file_of, lesson_cells, start_c
 def add_arguments(parser):
     parser.add_argument("layer", nargs="?", default="all", metavar="LAYER",
                         help=f"{', '.join(LESSONS)}, or a file my_layer.py; by default all")
+    add_input_argument(parser)
     parser.add_argument("--out", metavar="FOLDER", default=FOLDER,
                         help=f"the folder to write to, by default {FOLDER}, where npgpt learn keeps the progress")
 
@@ -26,7 +27,9 @@ def add_arguments(parser):
 def run(args):
     out = Path(args.out)
     lessons = (
-        own_pairs(args.layer, right=True) if is_file(args.layer) else chosen_lessons(args.layer)
+        own_pairs(args.layer, (), args.input, right=True)
+        if is_file(args.layer)
+        else chosen_lessons(args.layer)
     )
     texts = {file_of(lesson): as_bytes(lesson_cells(lesson, out)) for lesson in lessons}
     if args.layer == "all":

@@ -16,7 +16,7 @@ from npgpt.checkpoints.load import TINY
 from npgpt.checkpoints.run import step_folders
 from npgpt.checks import writable_file
 from npgpt.cli.arguments import add_block_argument, add_quiet_argument
-from npgpt.cli.exercise import own_pairs
+from npgpt.cli.exercise import add_input_argument, own_pairs
 from npgpt.errors import UserError, remark
 from npgpt.files import write_atomically
 from npgpt.loading import load_model
@@ -34,6 +34,7 @@ PROMPT = "To be, or not to be, that is the question"
 def add_arguments(parser):
     parser.add_argument("layer", nargs="?", default="all", metavar="LAYER",
                         help="linear, attention, …, or a file my_layer.py; by default all")
+    add_input_argument(parser)
     parser.add_argument("--checkpoint", help="a run, a folder or .safetensors file of a model, or a model of the hub; "
                                              "by default tiny, which comes with npgpt, or with --open the run in "
                                              f"{RUN}, if it exists")
@@ -48,7 +49,9 @@ def add_arguments(parser):
 
 def run(args):
     require_extra()
-    lessons = own_pairs(args.layer) if is_file(args.layer) else chosen_lessons(args.layer)
+    lessons = (
+        own_pairs(args.layer, (), args.input) if is_file(args.layer) else chosen_lessons(args.layer)
+    )
     if not args.open:
         out = writable_file("--out", args.out or FILE)
     elif args.out:

@@ -20,9 +20,13 @@ CALL = "__watch__"
 class Watch(ast.NodeTransformer):
     """Insert the calls into the statements of a function, but not into functions inside it."""
 
+    def targets(self, node):
+        """Return what a statement assigns and is watched."""
+        return assigned_names(node)
+
     def visit_Assign(self, node):
         self.generic_visit(node)
-        text = calls(node.lineno, assigned_names(node)) or f"{CALL}({node.lineno}, None, None)"
+        text = calls(node.lineno, self.targets(node)) or f"{CALL}({node.lineno}, None, None)"
         return [node, *located(ast.parse(text), node).body]
 
     visit_AugAssign = visit_AnnAssign = visit_Expr = visit_Assign
@@ -93,8 +97,11 @@ def code_of(tree, old, visitor, *names):
     arguments = [each.arg for each in (*new.args.posonlyargs, *new.args.args)]
     visitor.generic_visit(new)
     new.body[:0] = located(ast.parse(calls(new.lineno, arguments)), new).body
-    around = ast.parse(f"def around({', '.join({*old.co_freevars, *names})}): pass")
-    around.body[0].body = [new]
+    # A class around it mangles `self.__x` of a method as its own does, which has another name.
+    owner = "".join(old.co_qualname.split(".")[-2:-1]).strip("<>")
+    text = f"def around({', '.join({*old.co_freevars, *names})}):\n class ___{owner}: pass"
+    around = ast.parse(text)
+    around.body[0].body[0].body = [new]
     codes = [compile(ast.fix_missing_locations(around), old.co_filename, "exec")]
     for each in codes:
         codes += [part for part in each.co_consts if isinstance(part, CodeType)]
@@ -103,8 +110,10 @@ def code_of(tree, old, visitor, *names):
 
 
 def calls(line, names):
-    """Return lines of code that call `watch` for some names."""
-    return "\n".join(f"{name} = {CALL}({line}, {name!r}, {name})" for name in names)
+    """Return lines of code that call `watch` for some names; that of `self.x` is x."""
+    return "\n".join(
+        f"{name} = {CALL}({line}, {name.rpartition('.')[2]!r}, {name})" for name in names
+    )
 
 
 def located(tree, node):

@@ -21,7 +21,8 @@ from npgpt.model.config import GPTConfig
 from npgpt.study.exercises.exercise import Exercise, Step, levels_of
 from npgpt.study.exercises.progress import Progress, folder_here
 from npgpt.study.gradcheck.along import GradCheck, block_gradients, model_gradients
-from npgpt.study.gradcheck.check import WRONG, LineCheck, best_check, relative_error, table_text
+from npgpt.study.gradcheck.check import relative_error
+from npgpt.study.gradcheck.own import Verified, check_own
 from npgpt.study.gradcheck.pictures import Arrays
 from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.hints import next_hint
@@ -30,7 +31,8 @@ from npgpt.study.judge.outcome import Solution, solution_of
 from npgpt.study.judge.own_backward import train as train
 from npgpt.study.judge.report import Report, report_text
 from npgpt.study.judge.shapes import EXACT
-from npgpt.study.lessons.own import pair_of
+from npgpt.study.lessons.own_file import pair_in_memory
+from npgpt.study.lessons.own_state import generators_kept
 from npgpt.study.lessons.setting import PLAIN
 from npgpt.study.lessons.table import lesson_named
 
@@ -127,47 +129,28 @@ def check(layer: str, backward: Callable, seed: int | None = None, level: int | 
     return told(Check(f"{name}, a backward of {layer}", exercise, solution, report, folder))
 
 
-class Verified:
-    """What `verify` found: `right`; `lines`, a `LineCheck` for each variable; `remark`: why it is float64, or ""."""
-
-    def __init__(self, lines: list[LineCheck], remark: str):
-        self.lines = lines
-        self.remark = remark
-
-    @property
-    def right(self) -> bool:
-        return all(each.verdict != WRONG for each in self.lines)
-
-    def __repr__(self) -> str:
-        return "\n".join([table_text(self.lines), *[f"  {self.remark}"] * bool(self.remark)])
-
-
 def verify(forward: Callable, backward: Callable | None = None, *, constants: dict | None = None,
            **inputs: Any) -> Verified:
-    """Verify a pair of functions of your own line by line: `verify(swish_forward, swish_backward, x=x, beta=beta)`.
+    """Verify a pair of functions, or a layer, of your own line by line: `verify(swish_forward,
+    swish_backward, x=x)`.
 
-    forward: returns the result and a cache, or several results and a cache; backward: takes a gradient of each result
-    and the cache, and returns a gradient of each floating array among the inputs; without it, forward returns a loss
-    and the gradients. inputs: by the names of the forward's arguments; constants: those that have no gradient. Each
-    line whose gradient is called dv for a variable v is checked, to 30 digits if mpmath is installed and the lines can
-    compute with its numbers. Returns a `Verified`, which a notebook and the REPL show; a script prints it. Raises
-    UserError without the functions' source, or without a floating array; and what the functions raise.
+    forward: takes the inputs, and may return a cache; or an object with the methods forward and
+    backward, such as `verify(RMSNorm(6), x=x)`: of its arrays those that have a gradient are drawn
+    at random, in copies of it. backward: takes a gradient of each result, and what the forward
+    takes, assigns or returns under the same names; without it, forward returns a loss and the
+    gradients.
+    inputs: by the names of the forward's arguments; a dict of arrays is one of parameters;
+    constants: those that have no gradient.
+    Each line whose gradient is called dv, grad_v or the like for a variable v is checked, to 30
+    digits if mpmath is installed and the lines can compute with its numbers.
+    Returns a `Verified`, which a notebook and the REPL show; a script prints it.
+    Raises UserError without the functions' source, without a floating array, or if two equal runs
+    differ; and what the functions raise.
+
+    >>> npgpt.study.verify(RMSNorm(6), x=np.ones((2, 3, 6))).right
     """
-    backward = backward or forward
-    arrays = {name: np.array(value, np.float64) for name, value in inputs.items()
-              if isinstance(value, np.ndarray) and value.dtype.kind == "f"}
-    if not arrays:
-        raise UserError("verify needs an array of floating numbers: verify(f_forward, f_backward, x=np.ones(3))")
-    others = {name: value for name, value in inputs.items() if name not in arrays}
-    pair = pair_of(
-        forward,
-        backward,
-        list(arrays),
-        shapes={},
-        inputs=arrays,
-        constants=others | (constants or {}),
-    )
-    return told(Verified(*best_check(pair)))
+    with generators_kept():
+        return told(check_own(pair_in_memory(forward, backward, inputs, constants or {})))
 
 
 def check_block(block: Any, config: GPTConfig | None = None, seed: int | None = None) -> GradCheck:

@@ -19,14 +19,16 @@ from pathlib import Path
 from npgpt.errors import UserError, describe
 from npgpt.files import read_bytes, read_python
 from npgpt.study.exercises.mathematics import Note, read_notes
-from npgpt.study.gradcheck.check import returned
 from npgpt.study.gradcheck.flow import Flow, changed
 from npgpt.study.gradcheck.source import backward_tree, names_in, parsed, read_source
+from npgpt.study.gradcheck.spelling import spellings
 from npgpt.study.lessons.table import LESSONS, lesson_named
 
 LEVELS = (1, 2, 3)
 FOLDER = "exercises"
-TITLE = re.compile(r"# npgpt exercise: (\w+)(?: of (.+\.py))?, (long way|level [123]|bug \d+)\s*")
+TITLE = re.compile(
+    r"# npgpt exercise: (.+?)(?: of (.+?\.py)(.*))?, (long way|level [123]|bug \d+)\s*"
+)
 HINT = ("The gradient of v is a sum over the forward's lines that read v: each adds the gradient of its result times "
         "its derivative with respect to v, summed over the axes along which v was broadcast.")
 
@@ -52,7 +54,10 @@ class Step:
     @property
     def file(self):
         """The name of the exercise's file."""
-        return f"{self.name.partition(' ')[0].replace('.py:', '-')}-{self.what.replace(' ', '')}.py"
+        name = re.match(r"[^ (]+", self.name)[0].replace(
+            ".py:", "-"
+        )  # without a constructor's arguments
+        return f"{name}-{self.what.replace(' ', '')}.py"
 
     @property
     def is_bug(self):
@@ -95,12 +100,19 @@ def level_text(lesson, level, path, backward=None):
 def file_text(lesson, what, task, commands, path, backward):
     """Return the text of a file. task: a paragraph; commands: options of `npgpt exercise check` -> what they do."""
     shown = str(path) if str(path).isprintable() else "FILE"
-    of = f" of {os.path.relpath(lesson.file, Path(path).parent)}" if lesson.is_own else ""
-    header = [f"# npgpt exercise: {lesson.name}{of}, {what}", "#"]
+    name = lesson.name
+    if lesson.is_own:
+        of = " --input ".join([os.path.relpath(lesson.file, Path(path).parent), *lesson.given])
+        name = f"{lesson.what} of {of}"
+    header = [f"# npgpt exercise: {name}, {what}", "#"]
     header += [*(f"# {line}" for line in textwrap.wrap(task, 110)), "#"]
     header += [f"#     npgpt exercise check {shown}{flags:<10}  {purpose}" for flags, purpose in commands.items()]
     parts = header, [preamble(lesson)], read_source(lesson.forward).lines, without_explanations(lesson, backward)
-    return "\n\n\n".join("\n".join(lines) for lines in parts) + "\n"
+    text = "\n\n\n".join("\n".join(lines) for lines in parts) + "\n"
+    owner = lesson.is_own and lesson.forward.__qualname__.rpartition(".")[0].lstrip("_")
+    return (
+        re.sub(r"\bself\.(__\w*[^\W_])\b", rf"self._{owner}\1", text) if owner else text
+    )  # outside of the class
 
 
 def preamble(lesson):
@@ -111,7 +123,11 @@ def preamble(lesson):
         for _ in nodes:         # what they use is used, too
             used = used.union(*(names_in(node) for node in nodes if defined(node) & used))
         wanted = {*used, "*"} - {lesson.forward.__name__, lesson.backward.__name__}
-        return "\n\n".join(ast.unparse(node) for node in nodes if defined(node) & wanted)
+        return "\n\n".join(
+            ast.unparse(node)
+            for node in nodes
+            if defined(node) & wanted and not getattr(node, "level", 0)
+        )  # the judge knows what a relative import gets
     module = inspect.getmodule(lesson.forward)
     imports = {ast.unparse(node) for node in nodes if isinstance(node, ast.Import)} | {"import numpy as np"}
     functions = sorted(node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name in used)
@@ -146,9 +162,11 @@ def left_out(lesson, level):
 
 
 def notes_of(lesson):
-    """Return the derivation's notes by the keys of lines. Raises UserError if one's own derivation is damaged.
+    """Return the derivation's notes by the keys of lines. Raises UserError if one's own derivation
+    is damaged.
 
-    Without notes each gradient of one's own gets the same hint: level 1 leaves out the first input's, level 2 all.
+    Without notes each gradient of one's own gets the same hint: level 1 leaves out the longest
+    line, level 2 all.
     """
     try:
         notes = read_notes(lesson, long=lesson.backward is lesson.long_way)
@@ -156,15 +174,28 @@ def notes_of(lesson):
         raise UserError(f"{lesson.derivation}: a note is damaged: {describe(error)}") from None
     if notes or not lesson.is_own:
         return notes
-    names = dict(zip(lesson.results, result := returned(read_source(lesson.backward)), strict=False))
-    of_inputs = {name: {f"d{name}", names.get(name), f"{result[0]}.{name}", f"{result[0]}.d{name}"}     # or in a dict
-                 for name in lesson.inputs}
-    variables = (name for each in read_source(lesson.forward).statements for name in each.targets)
-    gradients = {f"d{name}" for name in variables}.union(*of_inputs.values())
-    made = {key_of(each): changed(each) for each in statements(backward_tree(lesson))
-            if changed(each) & gradients and not isinstance(each.value, ast.Dict)}
-    asked = [key for key in made if made[key] & of_inputs[next(iter(lesson.inputs))]][-1:]
-    return {key: Note(HINT, 1 if key in asked else 2) for key in made}
+    source = read_source(lesson.backward)
+    variables = (
+        *lesson.inputs,
+        *(name for each in read_source(lesson.forward).statements for name in each.targets),
+    )
+    lines = {each.first - source.first + 1: {*each.targets} for each in source.statements}
+    made = {
+        each: {name.rpartition(".")[2] for name in changed(each)} | lines.get(each.lineno, set())
+        for each in statements(backward_tree(lesson))
+        if not isinstance(each.value, ast.Dict)
+    }
+    known = spellings(tuple(dict.fromkeys(variables)))
+    returned = {*source.returned}
+    keys = {
+        key_of(each): len([*ast.walk(each.value)])
+        for each, names in made.items()
+        if any(name in known or name in returned for name in names)
+        or isinstance(each, ast.Return)
+        and not isinstance(each.value, ast.Name | ast.Tuple | ast.List | ast.Dict)
+    }
+    longest = max(keys, key=keys.get, default=None)         # the line that is most worth writing
+    return {key: Note(HINT, 1 if key == longest else 2) for key in keys}
 
 
 @functools.cache
@@ -254,8 +285,8 @@ def read_title(path):
     title = TITLE.fullmatch(first.rstrip("\r"))
     if title is None or title[2] is None and title[1] not in LESSONS:
         raise UserError(f"{path} is not an exercise file, because its first line does not say which exercise it is")
-    own = title[2] and f"{os.path.normpath(Path(path).parent / title[2])}:{title[1]}"
-    return Step(own or title[1], title[3])
+    own = title[2] and f"{os.path.normpath(Path(path).parent / title[2])}:{title[1]}{title[3]}"
+    return Step(own or title[1], title[4])
 
 
 def read_exercise(path):

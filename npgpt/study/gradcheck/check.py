@@ -15,15 +15,29 @@ import numpy as np
 
 from npgpt.errors import describe
 from npgpt.study.gradcheck.digits import rounded
-from npgpt.study.gradcheck.measure import Along, exact, truth, upstream
+from npgpt.study.gradcheck.measure import (
+    COARSE,
+    SMALL,
+    Along,
+    exact,
+    input_gradient,
+    intermediate_gradient,
+    truth,
+    upstream,
+)
 from npgpt.study.gradcheck.source import last_return, read_source
+from npgpt.study.gradcheck.spelling import canonical
+from npgpt.study.gradcheck.suspects import Suspects
 from npgpt.study.gradcheck.trace import Assignment, Recorded, is_exact, is_floating
 from npgpt.study.lessons.lesson import as_tuple, map_arrays
 
 TOLERANCE = 1e-7    # largest error relative to the gradient's largest value, in float64
-ROUNDED = 1e-15     # the same with 60 digits: a rounded constant of the code, such as 3.0 * 0.044715, costs 1e-16
+IN_FLOAT32 = 2e-3   # the same in code that computes in float32
+EXACT = 1e-15  # the same with 60 digits: a rounded constant of the code, such as 3.0 * 0.044715, costs 1e-16
 ZERO = 1e-30        # with 60 digits: a smaller gradient is zero
-OK, WRONG, FUSED, CONSTANT, OTHER = "ok", "WRONG", "fused", "constant", "other"
+OK, WRONG, FUSED, CONSTANT, OTHER, ROUNDED = "ok", "WRONG", "fused", "constant", "other", "rounded"
+UNNAMED = "no dv"
+NOT_FOUND = "no gradient found"
 NO_GRADIENT = "no gradient: must be frozen"
 ROW = "  {:<24} {:<14} {:>5} {:>6} {:>9}  {}"       # of the table
 
@@ -33,7 +47,7 @@ class LineCheck:
     """The check of one variable v of a forward.
 
     forward_line, backward_line: the lines in `file` that assign v (the `def` for an argument) and
-    dv (None if missing).
+    dv (None if missing); since, until: of a wrong dv, the first and the last line with the mistake.
     relative: the largest error divided by the largest value of the gradient, or None. digits: how
     many are right, None if it was measured in float64. verdict: "ok" or "WRONG" for dv; "fused": dv
     is computed in one step with the gradient `through`; "no gradient": the block returns none of
@@ -53,6 +67,8 @@ class LineCheck:
     digits: int | None
     verdict: str
     through: str | None = None
+    since: int | None = None
+    until: int | None = None
 
 
 def check_lesson(lesson, known=None):
@@ -60,54 +76,112 @@ def check_lesson(lesson, known=None):
 
     known: the lesson's `truth`, if already measured. Raises what the backward raises.
     """
+    return checked(lesson, known)[0]
+
+
+def checked(lesson, known=None, tolerance=TOLERANCE):
+    """Return the checks of a lesson, and the `Recorded` backward. tolerance: in float64."""
     known = known or truth(lesson)
-    dy, cache = map_arrays(np.copy, (known.dy, known.cache))        # a wrong backward may write to them
+    _, cache = lesson.run_forward(
+        lesson.inputs
+    )  # once more: what it keeps elsewhere is of this run
     backward = Recorded(lesson.backward)
-    result = lesson.run_backward(dy, cache, backward.function)
+    result = lesson.run_backward(map_arrays(np.copy, known.dy), cache, backward.function)
     forward_source = read_source(lesson.forward)
     source = read_source(lesson.backward)
+    variables = [*lesson.inputs, *(each.name for each in known.variables)]
+    words = {name for each in source.statements for name in each.targets} | source.filled.keys()
+    words |= {each.name for each in backward.record}
+    spelling = (
+        canonical(words | {*source.returned}, tuple(dict.fromkeys(variables)))
+        if lesson.is_pair
+        else {}
+    )
+    source = source.respelled(spelling)
     record = backward.record + filled(backward, source)
+    record = [dataclasses.replace(each, name=spelling.get(each.name, each.name)) for each in record]
     named_by_results(record, known, lesson, source)
     checks = []
-    tolerance = ROUNDED if any(map(is_exact, lesson.inputs.values())) else TOLERANCE
+    tolerance = EXACT if any(map(is_exact, lesson.inputs.values())) else tolerance
 
     def add(name, line, value, true, gradient=None, backward_line=None, verdict=None, through=None):
         relative = None if gradient is None else relative_error(gradient, true)
-        verdict = verdict or (OK if relative is not None and relative <= tolerance else WRONG)
+        if verdict is None:
+            verdict = OK if relative is not None and relative <= tolerance else WRONG
+            if (
+                verdict == WRONG
+                and lesson.is_pair
+                and relative is not None
+                and relative <= TOLERANCE
+            ):
+                verdict = ROUNDED
         statement = forward_source.statement_at(line)
         back = source.statement_at(backward_line) if backward_line else None
         checks.append(LineCheck(
             lesson.name, forward_source.file, name, line, statement.text if statement else "(argument)", backward_line,
             back.text if back else "", [*np.shape(value)], relative,
-            None if relative is None or tolerance != ROUNDED else digits(relative), verdict,
+            None if relative is None or tolerance != EXACT else digits(relative), verdict,
             through))
 
+    results = {
+        name: spelling.get(label, label)
+        for name, label in zip(lesson.results, source.returned, strict=False)
+    }
     for name, value in lesson.inputs.items():
         true = known.inputs[name]
         gradient = result.get(f"d{name}")
-        if gradient is None and name in lesson.may_be_frozen:
-            add(name, forward_source.first, value, true, verdict=NO_GRADIENT)
+        if gradient is None and (lesson.is_pair or name in lesson.may_be_frozen):
+            add(
+                name,
+                forward_source.first,
+                value,
+                true,
+                verdict=NO_GRADIENT
+                if name in lesson.may_be_frozen
+                else CONSTANT
+                if is_zero(true)
+                else NOT_FOUND,
+            )
             continue
-        add(name, forward_source.first, value, true, gradient,
-            gradient_line(source, record, name, true, gradient, lesson.results))
-    right = all(each.verdict in (OK, NO_GRADIENT) for each in checks)
-    previous = next(iter(lesson.inputs))
+        kept = lesson.is_pair and lesson.kept_at(name)
+        line = (
+            part_line(source, kept)
+            if kept and not assigning(source, gradient_names(name)[:1])
+            else gradient_line(source, record, name, true, gradient, results)
+        )
+        add(name, forward_source.first, value, true, gradient, line)
+    right = not first_wrong(checks)
+    previous = next(iter(lesson.inputs), "")
     for variable in known.variables:
         name = variable.name
         true = variable.true
         made = best_value(record, name, true, tolerance)
         assigned = name, variable.line, variable.value
+        if (
+            variable.is_kept
+            and (true is None or is_zero(true))
+            or name in lesson.inputs
+            and variable.is_input
+        ):
+            continue                    # `self.x = x` is the cache
         if true is None or made is None and name not in lesson.skipped and is_zero(true):
             add(*assigned, None, verdict=CONSTANT)
         elif made is None:
-            add(*assigned, true, verdict=FUSED, through=f"d{previous}")
+            add(*assigned, true, verdict=UNNAMED if lesson.is_pair else FUSED,
+                through=None if lesson.is_pair else f"d{previous}")
         else:
             previous = name
             add(*assigned, true, made.value, made.line)
             in_turns = sum((each.name, each.line) == (made.name, made.line) for each in record) > 1
             if checks[-1].verdict == WRONG and (right or in_turns):
                 checks[-1].verdict = OTHER
-    return checks
+    verified = {each.backward_line for each in checks if each.verdict in (OK, ROUNDED)} - {
+        each.backward_line for each in checks if each.verdict == WRONG}
+    suspects = Suspects(lesson.backward, spelling, verified)
+    for each in checks:
+        if each.verdict == WRONG and each.backward_line:
+            each.since, each.until = suspects.of(each.backward_line)
+    return checks, backward
 
 
 def is_zero(true):
@@ -116,19 +190,63 @@ def is_zero(true):
 
 
 def best_check(lesson):
-    """Check a lesson with 60 digits if possible; return the checks and a remark.
+    """Check a lesson as `best_checked` does; return the checks and the remark."""
+    checks, _, remark = best_checked(lesson)
+    return checks, remark
 
-    The remark says why the gradients were measured in float64; otherwise it is "". Raises what the functions raise.
+
+def best_checked(lesson):
+    """Check a lesson with 60 digits if possible; return the checks, the `Recorded` backward and a
+    remark.
+
+    The remark says why the gradients were measured in float64; otherwise it is "". Raises what the
+    functions raise.
     """
     y, cache = lesson.run_forward(lesson.inputs)
     lesson.run_backward(upstream(lesson, y), cache)         # its own mistakes are raised as they are
-    if not importlib.util.find_spec("mpmath"):
-        return check_lesson(lesson), 'measured in float64: pip install "npgpt[study]" for 30 digits'
-    try:
-        return check_lesson(exact(lesson)), ""
-    except Exception as error:
-        said = f"{lesson.name} cannot compute with 60 digits ({describe(error)}): measured in float64"
-        return check_lesson(lesson), said
+    said = 'measured in float64: pip install "npgpt[study]" for 30 digits'
+    if importlib.util.find_spec("mpmath"):
+        try:
+            return *checked(exact(lesson)), ""
+        except Exception as error:
+            said = f"{lesson.name} cannot compute with 60 digits ({describe(error)}): measured in float64"
+    if lesson.is_pair and computes_in_float32(lesson):
+        return *checked(
+            lesson, truth(lesson, COARSE), IN_FLOAT32
+        ), f"{lesson.name} computes in float32: to three digits"
+    known = truth(lesson)
+    found, backward = checked(lesson, known)
+    wrong = {(each.variable, each.forward_line) for each in found if each.verdict == WRONG}
+    if lesson.is_pair and wrong:         # a step across a kink, as ReLU's, is no mistake
+        for each in known.variables:
+            if (each.name, each.line) in wrong and each.true is not None:
+                each.true = intermediate_gradient(lesson, each, known.dy, step=SMALL)
+        first = read_source(lesson.forward).first
+        known.inputs |= {
+            name: input_gradient(lesson, name, known.dy, step=SMALL)
+            for name in known.inputs
+            if (name, first) in wrong
+        }
+        for each, closer in zip(found, check_lesson(lesson, known), strict=True):
+            each.verdict = closer.verdict if each.verdict == WRONG else each.verdict
+    return found, backward, said
+
+
+def computes_in_float32(lesson):
+    """Return whether a forward or backward rounds to float32 on the way from float64 to float64."""
+    forward, backward = (Recorded(each, is_array) for each in (lesson.forward, lesson.backward))
+    y, cache = lesson.run_forward(lesson.inputs, forward.function)
+    gradients = lesson.run_backward(upstream(lesson, y), cache, backward.function)
+    made = [
+        *as_tuple(y),
+        *gradients.values(),
+        *(each.value for each in forward.record + backward.record),
+    ]
+    return any(each.dtype in (np.float32, np.float16) for each in made if is_array(each))
+
+
+def is_array(value):
+    return isinstance(value, np.ndarray)
 
 
 def filled(recorded, source):
@@ -143,18 +261,11 @@ def filled(recorded, source):
 
 def named_by_results(record, known, lesson, source):
     """Rename the backward's arguments in a record after the forward's results: `dout` to `dy` if it returns y."""
-    names = [f"d{name}" for name in returned(read_source(lesson.forward))]
+    names = [f"d{name}" for name in read_source(lesson.forward).returned]
     given = names[:len(as_tuple(known.dy))]
     for i, name in enumerate(given[:len(record)]):
         if name.isidentifier() and not lesson.is_one_function and record[i].line == source.first:
             record[i] = dataclasses.replace(record[i], name=name)
-
-
-def returned(source):
-    """Return the expressions in the last `return` of a function, texts."""
-    statement = source.statement_at(last_return(source))
-    text = statement.text.removeprefix("return ") if statement else ""
-    return re.sub(r"^\((.*)\)$", r"\1", text).split(", ")
 
 
 def matched(variables, record):
@@ -184,14 +295,16 @@ def best_value(record, name, true, tolerance):
 
 
 def gradient_line(source, record, name, true, gradient, results):
-    """Return the line of a backward that computes the gradient of an input: the last one that assigns or fills it.
+    """Return the line of a backward that computes the gradient of an input: the last one that
+    assigns or fills it.
 
-    If the array was right there, but is wrong in the result, return the line that puts it into the tree, or the last
-    `return`. results: of the lesson, in the order of the `return`, because there a gradient may have any name or none.
+    If the array was right there, but is wrong in the result, return the line that puts it into the
+    tree, or the last `return`. results: of the lesson, each with its name in the `return`, because
+    there a gradient may have any or none.
     """
     names = gradient_names(name)
     if not assigning(source, names) and source.filled.keys().isdisjoint(names):
-        names += [dict(zip(results, returned(source), strict=False)).get(name)]
+        names += [results.get(name)]
     filled = [line for each, line in source.filled.items() if each in names]
     filled = filled and max(filled + assigning(source, names))  # perhaps scaled later, `dx /= n`
     made = next((each for each in reversed(record) if each.name in names), None)
@@ -204,6 +317,21 @@ def gradient_line(source, record, name, true, gradient, results):
         return next((each.first for each in source.statements if each.first > made.line and not each.targets
                      and re.search(rf"\b{re.escape(made.name)}\b", each.text)), made.line)
     return made.line
+
+
+def part_line(source, path):
+    """Return the line of a backward that assigns what is at a path of an object, or calls the part
+    that does; or None.
+    """
+    steps = [rf"(\.{key}|\[{re.escape(repr(key))}\])" for key in path]
+    assigns = [
+        each.first
+        for each in source.statements
+        if re.search("".join(steps), re.split(r" \W?= ", each.text)[0])
+    ]
+    calls = [each.first for n in range(len(path) - 1, 0, -1) for each in source.statements
+             if re.search("self" + "".join(steps[:n]) + r"(\.\w+)?\(", each.text)]
+    return next(iter(assigns[-1:] + calls), None)
 
 
 def gradient_names(name):
@@ -278,7 +406,15 @@ def table_text(checks):
                         each.verdict + (f", {each.through}" if each.through else "")) for each in checks]
     if wrong := first_wrong(checks):
         said = wrong.backward_text or f"there is no d{wrong.variable}"
-        text.append(f"  the first wrong line is {wrong.backward_line}: {said}")
+        if not wrong.backward_line:
+            text.append(f"  d{wrong.variable} is wrong, which no line of this backward assigns")
+        elif wrong.since == wrong.until:
+            text.append(f"  the first wrong line is {wrong.backward_line}: {said}")
+        else:
+            text.append(
+                f"  the mistake is in lines {wrong.since} to {wrong.until}: the first wrong gradient is "
+                f"d{wrong.variable}, line {wrong.backward_line}: {said}"
+            )
     return "\n".join(text)
 
 

@@ -5,13 +5,16 @@ functions. A number cannot be converted to a float, so a line that would lose di
 """
 
 import builtins
+import copy
 import functools
 import importlib.util
-from types import CodeType, FunctionType, ModuleType
+import sys
+from types import CellType, CodeType, FunctionType, ModuleType
 
 import numpy as np
 
 from npgpt.errors import UserError
+from npgpt.study.lessons.own_state import float_arrays, holders
 
 UFUNCS = "exp expm1 log log1p log2 log10 logaddexp sqrt sin cos tan asin acos atan sinh cosh tanh erf expit".split()
 
@@ -86,18 +89,20 @@ def rounded(value):
 
 
 def exactly(value, known=None):
-    """Return a function with the same code whose NumPy, math and SciPy are `StandIn`s, also in functions that it calls.
+    """Return a function with the same code whose NumPy, math and SciPy are `StandIn`s, also in
+    functions that it calls.
 
-    For a module or a function of theirs, return its `StandIn`; for anything else, the value itself. known: cache of
-    finished functions. Raises TypeError for random numbers.
+    For a module or a function of theirs, return its `StandIn`; for an object or a class of other
+    people's, one with such methods; for anything else, the value itself. known: cache of what is
+    finished.
     """
     known = {} if known is None else known
-    if isinstance(value, type):         # as a dtype, that of mpmath means objects
-        return mp_context().mpf if issubclass(value, float | np.floating) else value
+    if isinstance(value, type) and issubclass(value, float | np.floating):
+        return mp_context().mpf         # as a dtype it means objects
+    if is_own(value if isinstance(value, type) else type(value)):
+        return exact_class(value, known) if isinstance(value, type) else exact_object(value, known)
     home = value.__name__ if isinstance(value, ModuleType) else getattr(
         value, "__module__", None) or type(getattr(value, "__self__", value)).__module__
-    if f"{home}.".startswith(("numpy.random.", "random.")):
-        raise TypeError("a function that draws random numbers cannot be checked")
     if home.split(".")[0] in ("numpy", "scipy", "math") and (isinstance(value, ModuleType) or callable(value)):
         return StandIn(value)
     key = id(value)
@@ -108,10 +113,58 @@ def exactly(value, known=None):
     builtin = {"float": mp_context().mpf, "isinstance": lambda value, kind: isinstance(wide(value), kind),
                "__import__": lambda *names: exactly(builtins.__import__(*names))}
     new = known.setdefault(id(old), old | {"__builtins__": vars(builtins) | builtin})
-    facts = value.__name__, value.__defaults__, value.__closure__
+    cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+    if owner := known.get(id(cells["__class__"].cell_contents) if "__class__" in cells else 0):
+        cells["__class__"] = CellType(owner)            # of `super()`
+    facts = value.__name__, value.__defaults__, tuple(cells.values())
     known[key] = FunctionType(value.__code__, new, *facts)
     known[key].__kwdefaults__ = value.__kwdefaults__
     for code in codes:
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
         new |= {name: exactly(old[name], known) for name in {*code.co_names} & old.keys()}
     return known[key]
+
+
+def is_own(kind):
+    """Return whether a class was written in Python, and not for NumPy, mpmath or Python itself."""
+    return kind.__module__.split(".")[0] not in {
+        *sys.stdlib_module_names,
+        "numpy",
+        "scipy",
+        "mpmath",
+        "npgpt",
+    } and any(isinstance(each, FunctionType) for each in vars(kind).values())
+
+
+def exact_class(kind, known):
+    """Return a subclass of a class whose methods compute `exactly`."""
+    if id(kind) not in known:
+        bases = [exact_class(each, known) if is_own(each) else each for each in kind.__bases__]
+        known[id(kind)] = new = type(
+            kind.__name__, (*(each for each in bases if is_own(each)), kind), {}
+        )
+        for name, value in vars(kind).items():
+            if isinstance(value, FunctionType):
+                setattr(new, name, exactly(value, known))
+            elif isinstance(value, staticmethod | classmethod):
+                setattr(new, name, type(value)(exactly(value.__func__, known)))
+            elif isinstance(value, property) and value.fget:
+                setattr(new, name, property(exactly(value.fget, known), value.fset))
+    return known[id(kind)]
+
+
+def exact_object(value, known):
+    """Return a copy of an object, with the same arrays, whose methods and those of its parts
+    compute `exactly`.
+    """
+    if id(value) not in known:
+        known[id(value)] = new = copy.deepcopy(
+            value, {key: array for key, array in float_arrays(value).items()}
+        )
+        for _, part, parts in [*holders(new)]:
+            if isinstance(parts, dict) and not isinstance(part, tuple | list):
+                parts |= {key: exactly(each, known) for key, each in parts.items()
+                          if callable(each) and not is_own(type(each))}
+            if is_own(type(part)):
+                part.__class__ = exact_class(type(part), known)
+    return known[id(value)]

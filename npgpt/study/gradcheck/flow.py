@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 
-from npgpt.study.gradcheck.source import parsed, read_source
+from npgpt.study.gradcheck.source import Selfless, parsed, read_source
 
 
 @functools.cache
@@ -95,8 +95,17 @@ class Flow:
 
 
 def statements_read(function):
-    """Return (tree, names that it changes, names that it reads) for each statement of a function with a value."""
-    nodes = [node for node in ast.walk(parsed(function)) if isinstance(node, ast.stmt) and getattr(node, "value", None)]
+    """Return (tree, names that it changes, names that it reads) for each statement of a function
+    with a value.
+
+    `self.x` is called x.
+    """
+    tree = Selfless().visit(parsed(function))
+    nodes = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt) and getattr(node, "value", None)
+    ]
     return [(node, changed(node), names_read(node)) for node in sorted(nodes, key=lambda node: node.lineno)]
 
 

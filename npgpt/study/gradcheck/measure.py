@@ -6,19 +6,24 @@ random direction, because these are slow: a wrong entry of a gradient also chang
 """
 
 import dataclasses
+import re
+from collections import Counter
 
 import numpy as np
 
 from npgpt import layers
 from npgpt.engine.ops import table
 from npgpt.engine.watch import watched
-from npgpt.study.gradcheck.digits import exactly, mp_context, wide
+from npgpt.study.gradcheck.digits import exact_object, exactly, mp_context, wide
 from npgpt.study.gradcheck.source import read_source
-from npgpt.study.gradcheck.trace import Recorded, is_exact, is_floating
+from npgpt.study.gradcheck.trace import LINES, Recorded, is_exact, is_floating
 from npgpt.study.lessons.lesson import as_tuple
 
 STEP = 2e-4         # of the differences: errors of order STEP^4 and 1e-16 / STEP, below 1e-10
 ROUNDING = 1e-10    # of the differences: a smaller gradient is zero
+TURNS = 3           # of a loop whose variables are measured, in other people's code
+SMALL = 1e-6        # another one, for a check where a step of that size meets a kink
+COARSE = 2e-2       # for code that computes in float32
 SMALL_STEP = "1e-20"    # with 60 digits: errors of order 1e-40
 
 
@@ -37,6 +42,8 @@ class Variable:
     number: among all its assignments of floating arrays.
     constant: whether it does not depend on the inputs.
     true: its gradient, None for a constant, and if none was measured.
+    is_kept: whether it is an attribute; is_input: whether its value is that of the input of its
+    name.
     """
 
     name: str
@@ -45,6 +52,8 @@ class Variable:
     value: np.ndarray
     constant: bool
     true: np.ndarray | Along | None = None
+    is_kept: bool = False
+    is_input: bool = False
 
 
 @dataclasses.dataclass
@@ -67,26 +76,38 @@ def exact(lesson):
     forward = exactly(lesson.forward, known)
     backward = exactly(lesson.backward, known)
     widened = lesson.mapped(wide)
+    if lesson.is_pair and lesson.layer is not None:
+        widened = dataclasses.replace(widened, layer=exact_object(lesson.layer, known))
     return dataclasses.replace(widened, forward=forward, backward=backward, constants=widened.constants | functions)
 
 
-def truth(lesson):
-    """Measure the gradients of all inputs and floating intermediates of a lesson's forward by central differences."""
+def truth(lesson, step=STEP):
+    """Measure the gradients of all inputs and floating intermediates of a lesson's forward by
+    central differences.
+
+    step: of the differences in float64.
+    """
     y, cache, variables = traced_forward(lesson)
     dy = upstream(lesson, y)
     for each in variables:
         if not each.constant:
-            each.true = intermediate_gradient(lesson, each, dy)
-    inputs = {name: input_gradient(lesson, name, dy) for name in lesson.inputs}
+            each.true = intermediate_gradient(lesson, each, dy, step=step)
+    inputs = {name: input_gradient(lesson, name, dy, step=step) for name in lesson.inputs}
     return Truth(variables, inputs, dy, cache)
 
 
 def upstream(lesson, y, seed=0):
-    """Draw the upstream gradient of each result of a forward; 1 for a loss that returns its gradients."""
+    """Draw the upstream gradient of each result of a forward; 1 for a loss whose backward takes
+    none.
+    """
     rng = np.random.default_rng(5 + seed)
 
     def random_like(each):
-        drawn = 1.0 if lesson.is_one_function else rng.standard_normal(np.shape(each))
+        drawn = (
+            1.0
+            if not lesson.has_upstream and np.ndim(each) == 0
+            else rng.standard_normal(np.shape(each))
+        )
         # For a number it is positive in the plain case, as in training: a negative one would flip all signs.
         drawn = np.asarray(abs(drawn) if np.ndim(drawn) == seed == 0 else drawn)
         return wide(drawn) if is_exact(each) else drawn
@@ -116,14 +137,25 @@ def traced_forward(lesson):
     if lesson.is_one_function:          # it computes the gradients, too
         left_out |= {f"d{each.name}" for each in forward.record}
     variables = []
-    for number, (each, changed) in enumerate(zip(forward.record, other.record, strict=True)):
-        if each.line != source.first and each.name not in left_out:
-            constant = np.array_equal(each.value, changed.value)
-            variables.append(Variable(each.name, each.line, number, each.value, constant))
+    alike = len(forward.record) == len(other.record)  # a branch or a loop may depend on the numbers
+    left = Counter((each.line, each.name) for each in forward.record)
+    for number, each in enumerate(forward.record):
+        left[each.line, each.name] -= 1
+        if each.line != source.first and each.name not in left_out and (
+                not lesson.is_pair or left[each.line, each.name] < TURNS):
+            constant = alike and np.array_equal(each.value, other.record[number].value)
+            statement = source.statement_at(each.line)
+            is_kept = bool(
+                statement and re.search(rf"\.{each.name}\b", statement.text.partition("=")[0])
+            )
+            same = np.array_equal(each.value, lesson.inputs.get(each.name))
+            variables.append(
+                Variable(each.name, each.line, number, each.value, constant, None, is_kept, same)
+            )
     return y, cache, variables
 
 
-def intermediate_gradient(lesson, variable, dy, at=None):
+def intermediate_gradient(lesson, variable, dy, at=None, step=STEP):
     """Measure d(sum(dy * y)) / d(variable): an array of its shape, or the entry at one index."""
     change = None
     left = 0            # how many assignments come before the perturbed one
@@ -135,7 +167,7 @@ def intermediate_gradient(lesson, variable, dy, at=None):
         left -= 1
         return value + change if left == -1 else value
 
-    forward = watched(lesson.forward, probe)
+    forward = watched(lesson.forward, probe, visitor=LINES)
 
     def output(moved_by):
         nonlocal change, left
@@ -143,19 +175,19 @@ def intermediate_gradient(lesson, variable, dy, at=None):
         left = variable.number
         return weighted_sum(dy, lesson.run_forward(lesson.inputs, forward)[0])
 
-    return differences(output, variable.value, at)
+    return differences(output, variable.value, at, step)
 
 
-def input_gradient(lesson, name, dy, at=None):
+def input_gradient(lesson, name, dy, at=None, step=STEP):
     """Measure d(sum(dy * y)) / d(input): an array of its shape, or the entry at one index."""
     def output(changed_by):
         changed = lesson.inputs | {name: lesson.inputs[name] + changed_by}
         return weighted_sum(dy, lesson.run_forward(changed)[0])
 
-    return differences(output, lesson.inputs[name], at)
+    return differences(output, lesson.inputs[name], at, step)
 
 
-def differences(output, value, at):
+def differences(output, value, at, size):
     """Measure the gradient of output(change) at 0: all entries, or that at an index; in float64 to fourth order."""
     shape = np.shape(value)
     if is_exact(value):
@@ -166,10 +198,10 @@ def differences(output, value, at):
     for index in np.ndindex(shape) if at is None else [at]:
         direction = np.zeros(shape)
         direction[index] = 1.0
-        gradient[index] = derivative(output, direction, STEP)
+        gradient[index] = derivative(output, direction, size)
     if at is not None:
         return gradient[at]
-    return gradient if np.abs(gradient).max() > ROUNDING else np.zeros_like(gradient)
+    return gradient if np.abs(gradient).max(initial=0.0) > ROUNDING else np.zeros_like(gradient)
 
 
 def derivative(output, direction, step):

@@ -1,6 +1,7 @@
 """The source of a function, statement by statement."""
 
 import ast
+import copy
 import dataclasses
 import functools
 import inspect
@@ -29,10 +30,22 @@ class Source:
     lines: tuple[str, ...]
     statements: tuple[Statement, ...]
     filled: dict[str, int]          # an array that is filled part by part -> the last line that fills it
+    returned: tuple[str, ...]       # what the last `return` returns, each as code, without "self."
 
     def statement_at(self, line):
         """Return the statement at a line of the file, or None."""
         return next((each for each in self.statements if each.first <= line <= each.last), None)
+
+    def respelled(self, names):
+        """Return the source in which names that are assigned are called otherwise. names: old ->
+        new.
+        """
+        statements = [
+            dataclasses.replace(each, targets=tuple(names.get(name, name) for name in each.targets))
+            for each in self.statements
+        ]
+        filled = {names.get(name, name): line for name, line in self.filled.items()}
+        return dataclasses.replace(self, statements=tuple(statements), filled=filled)
 
 
 @functools.cache
@@ -40,18 +53,93 @@ def read_source(function):
     """Return the `Source` of a function."""
     (lines, first) = inspect.getsourcelines(function)
     tree = parsed(function)
-    statements = [Statement(node.lineno, node.end_lineno, assigned_names(node), ast.unparse(node))
-                  for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr
-                                                           | ast.Return)
-                  and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
-    return Source(tree.name, inspect.getsourcefile(function), first, tuple(line.rstrip("\n") for line in lines),
-                  tuple(sorted(statements, key=lambda each: each.first)), filled_names(tree))
+    statements = [
+        Statement(node.lineno, node.end_lineno, names_of(targets(node)), ast.unparse(node))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Return)
+        and not is_empty(node)
+    ]
+    lines = textwrap.dedent("".join(lines)).splitlines()
+    return Source(
+        tree.name,
+        inspect.getsourcefile(function),
+        first,
+        tuple(lines),
+        tuple(sorted(statements, key=lambda each: each.first)),
+        filled_names(tree),
+        returned_by(tree),
+    )
 
 
 def parsed(function):
     """Return the syntax tree of a function, with the line numbers of its file."""
     lines, first = inspect.getsourcelines(function)
     return ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), first - 1).body[0]
+
+
+def is_empty(statement):
+    """Return whether a statement is a docstring, or a placeholder such as `dx, dw = None, None`."""
+    value = statement.value
+    parts = getattr(value, "elts", [value])
+    return (
+        bool(parts)
+        and all(
+            isinstance(each, ast.Constant)
+            and (each.value is None or isinstance(statement, ast.Expr))
+            for each in parts
+        )
+        and not isinstance(statement, ast.Return)
+    )
+
+
+def targets(statement):
+    """Return what a statement assigns: x for `x = …`, "self.x" for `self.x = …`, which is the
+    variable x, too.
+    """
+    parts = (
+        statement.targets
+        if isinstance(statement, ast.Assign)
+        else [getattr(statement, "target", None)]
+    )
+    parts = [each for part in parts for each in getattr(part, "elts", [part])]
+    attributes = [ast.unparse(each) for each in parts if isinstance(each, ast.Attribute)
+                  and isinstance(each.value, ast.Name)]
+    return (*assigned_names(statement), *dict.fromkeys(attributes))
+
+
+def names_of(targets):
+    """Return the variables' names of `targets`."""
+    return tuple(each.rpartition(".")[2] for each in targets)
+
+
+class Selfless(ast.NodeTransformer):
+    """Replace `self.x` by x."""
+
+    def visit_Attribute(self, node):
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Name) and node.value.id == "self":
+            return ast.copy_location(ast.Name(node.attr, node.ctx), node)
+        return node
+
+
+def returned_value(tree):
+    """Return the tree of what a function's last `return` returns, or None."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    return max(found, key=lambda node: node.lineno).value if found else None
+
+
+def returned_by(tree):
+    """Return the code of each part of what a function returns."""
+    value = returned_value(Selfless().visit(copy.deepcopy(tree)))
+    return tuple(map(ast.unparse, getattr(value, "elts", [value] if value else [])))
+
+
+def assigned_anywhere(tree):
+    """Return all names that a tree assigns: of variables, attributes and keys."""
+    nodes = [node for node in ast.walk(tree) if isinstance(getattr(node, "ctx", None), ast.Store)]
+    keys = {node.slice.value for node in nodes if isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)}
+    return keys | {getattr(node, "id", getattr(node, "attr", "")) for node in nodes} - {""}
 
 
 def names_in(tree):
@@ -65,10 +153,15 @@ def filled_names(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             part = node
-            while isinstance(part, ast.Subscript | ast.Attribute):
+            while (
+                isinstance(part, ast.Subscript)
+                or isinstance(part, ast.Attribute)
+                and part.attr == "flat"
+            ):
                 part = part.value
-            if isinstance(part, ast.Name):      # not `made()[0] = …`
-                lines[part.id] = max(node.lineno, lines.get(part.id, 0))
+            name = getattr(part, "id", getattr(part, "attr", ""))       # not `made()[0] = …`
+            if name:
+                lines[name] = max(node.lineno, lines.get(name, 0))
     return lines
 
 

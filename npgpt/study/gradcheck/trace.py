@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from npgpt.engine.watch import watched
+from npgpt.engine.watch import Watch, watched
 from npgpt.study.gradcheck.digits import is_exact
+from npgpt.study.gradcheck.source import targets
 
 
 @dataclasses.dataclass
@@ -27,12 +28,22 @@ def is_floating(value):
     return is_numpys or is_exact(value)
 
 
+class Lines(Watch):
+    """Watch also the lines that assign attributes: `self.x = …` assigns x."""
+
+    targets = staticmethod(targets)
+
+
+LINES = Lines()
+
+
 class Recorded:
     """A function that records the `Assignment`s of its lines.
 
     function: to be called in its place.
     record: the assignments.
     last: name -> its last value, which is no copy: it has what later lines write to it.
+    ran: the first lines of all statements that ran, in order.
     keep(value): whether to record a value.
     tree: see `watched`.
     """
@@ -42,9 +53,11 @@ class Recorded:
         self.keep = keep
         self.record = []
         self.last = {}
-        self.function = watched(function, self.watch, tree)
+        self.ran = []
+        self.function = watched(function, self.watch, tree, LINES)
 
     def watch(self, line, name, value):
+        self.ran.append(line)
         if name and self.keep(value):
             self.record.append(Assignment(self.name, line, name, np.array(value)))
             self.last[name] = value

@@ -12,8 +12,9 @@ import numpy as np
 from npgpt.study.gradcheck.check import gradient_names
 from npgpt.study.gradcheck.measure import intermediate_gradient, traced_forward, upstream
 from npgpt.study.gradcheck.pictures import Arrays
+from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.spelling import canonical
 from npgpt.study.gradcheck.trace import Recorded
-from npgpt.study.lessons.lesson import as_tuple
 from npgpt.study.lessons.random_settings import random_settings
 from npgpt.study.lessons.table import lesson_named
 
@@ -34,25 +35,34 @@ class Case:
         self.inputs = self.lesson.inputs
         y, self.cache = self.lesson.run_forward(self.inputs)
         self.dy = upstream(self.lesson, y, setting.seed)
-        self.results = self.lesson.named(self.backward(*self.arguments()))
+        self.results = self.lesson.named(self.lesson.apply(self.backward, self.arguments()))
 
     def arguments(self):
         """Return the arguments of the backward, as new arrays."""
-        ops = [self.lesson.constants["ops"]] if self.lesson.is_composite else []
-        dy, cache = copy.deepcopy((self.dy, self.cache))
-        return [*as_tuple(dy), cache, *ops]
+        return self.lesson.arguments(*copy.deepcopy((self.dy, self.cache)))
+
+    def spelling(self, source, variables=()):
+        """Return name -> "dv" of the gradients in a backward of a layer of one's own, which may
+        have other names.
+        """
+        variables = variables or traced_forward(self.lesson)[2]
+        words = {name for each in source.statements for name in each.targets} | source.filled.keys()
+        known = dict.fromkeys([*self.inputs, *(each.name for each in variables)])
+        return canonical(words, tuple(known)) if self.lesson.is_pair else {}
 
     @functools.cached_property
     def intermediates(self):
         """Return (gradients, helpers)."""
         variables = traced_forward(self.lesson)[2]
+        spelling = self.spelling(read_source(self.backward), variables)
         backward = Recorded(self.backward)
-        backward.function(*self.arguments())
+        self.lesson.apply(backward.function, self.arguments())
         of_variables = {f"d{each.name}" for each in variables if not each.constant}
         of_inputs = {each for name in self.inputs for each in gradient_names(name)}
         gradients = {}
         helpers = {}
         for each in backward.record:
+            each.name = spelling.get(each.name, each.name)
             if each.name != self.lesson.upstream or self.name == "gpt":
                 kind = gradients if each.name in of_variables | of_inputs else helpers
                 kind.setdefault(each.name, []).append(each.value)

@@ -22,18 +22,19 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.errors import UserError, describe, one_line, printable, raised_at
-from npgpt.files import read_python, run_python
+from npgpt.files import read_python
 from npgpt.study.exercises.exercise import Exercise
 from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.walk import silent
 from npgpt.study.gradcheck.check import LineCheck, best_check
+from npgpt.study.gradcheck.own import Verified, check_own
 from npgpt.study.gradcheck.trace import Assignment
 from npgpt.study.gradcheck.truth import cases
 from npgpt.study.judge.judge import explained, new_seed, verdict
 from npgpt.study.judge.outcome import load_solution
 from npgpt.study.judge.report import Fault, Line, Report
-from npgpt.study.lessons.own import read_pairs
 from npgpt.study.lessons.own_block import block_lesson
+from npgpt.study.lessons.own_file import read_pair, run_file, usage
 
 TIME_LIMIT = 20.0           # seconds for a file, by default
 MEMORY = 4 << 30            # bytes of address space, of which NumPy and BLAS take a quarter
@@ -45,19 +46,20 @@ MAIN = "-P", "-u", "-c", f"from {__name__} import main; main()"
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What the process found: of an exercise `report`, of layers of one's own `layers`, `remarks`.
+    """What the process found: of an exercise `report`, of layers of one's own `layers`.
 
-    layers: the checks of each pair; error: why there is nothing else, to be said after the path.
+    layers: those that were checked; left: of the others, how each is called and why it was not;
+    error: why there is nothing else, to be said after the path.
     """
 
     report: Report | None = None
-    layers: list[list[LineCheck]] = dataclasses.field(default_factory=list)
-    remarks: list[str] = dataclasses.field(default_factory=list)
+    layers: list[Verified] = dataclasses.field(default_factory=list)
+    left: list[str] = dataclasses.field(default_factory=list)
     error: str = ""
 
 
 # what an answer holds, by the name that JSON has for it
-PARTS = Answer, Report, Line, Fault, Finding, Assignment, LineCheck
+PARTS = Answer, Report, Line, Fault, Finding, Assignment, LineCheck, Verified
 KINDS: dict[str, Callable] = {"ndarray": np.array, **{each.__name__: each for each in PARTS}}
 
 
@@ -73,14 +75,16 @@ def run_child(exercise, seconds, seed=None):
     return ask(exercise.path, seconds, code, judge_exercise, *request).report
 
 
-def check_layer(file, name="", inputs=(), seconds=TIME_LIMIT):
-    """Return the `Answer` on a file with a pair of one's own. inputs: texts of --input.
+def check_layer(file, what="", inputs=(), seconds=TIME_LIMIT):
+    """Return the `Answer` on a file with layers of one's own.
+
+    what: one of them, "" for all; inputs: texts of --input.
 
     Raises UserError, with the line, if the file has no pair, does not run, runs too long or ends
     the process; OSError.
     """
     read_python(file)
-    return ask(file, seconds, "the code", check_pairs, name or "", inputs)
+    return ask(file, seconds, "the code", check_pairs, what, inputs)
 
 
 def ask(path, seconds, code, action, *request):
@@ -178,17 +182,43 @@ def judge_exercise(path, layer, what, text, seed, send):
             send(Answer(explained(solution, known, wrong, report)))
 
 
-def check_pairs(file, name, inputs, send):
-    """Send the checks of the layers in a file, which runs in this process."""
-    names = run_python(file)[1]
-    block, checks, remarks = block_lesson(file, names), [], []
-    only_block = block and (name == "block" or not any(each.endswith("_forward") for each in names))
-    lessons = [] if only_block else read_pairs(file, name or None, tuple(inputs))
-    for lesson in [*lessons, block] if block and name in ("", "block") else lessons:
-        found, remark = best_check(lesson.at())
-        checks.append(found)
-        remarks += [remark] * bool(remark)
-    send(Answer(layers=checks, remarks=remarks))
+def check_pairs(file, what, inputs, send):
+    """Send the checks of the layers in a file, which runs in this process; what: one of them, or ""
+    for all.
+
+    Of all, a layer that cannot be checked does not keep the others from it.
+    """
+    names, passes = run_file(file)
+    block = block_lesson(file, names)
+    if block:
+        passes = [each for each in passes if each.forward != "forward" or each.owner]
+    if block and (what == "block" or not what and not passes):
+        lines, remark = best_check(block.at())
+        return send(Answer(layers=[Verified(lines, measured=remark)]))
+    if what or len(passes) == 1 and not block:
+        return send(
+            Answer(layers=[check_own(read_pair(file, what or passes[0].name, tuple(inputs)))])
+        )
+    if not passes:
+        raise UserError(
+            f"{file}: there is no pair x_forward and x_backward, no class with both, and no function x_loss "
+            f"that returns a loss and its gradients"
+        )
+    layers, left = [], []
+    for each in passes:
+        try:
+            layers.append(check_own(read_pair(file, each.name, tuple(inputs))))
+        except Exception as error:
+            line = (
+                ""
+                if isinstance(error, UserError) or not (line := raised_at(error, file))
+                else f"line {line}: "
+            )
+            said = one_line(error) if isinstance(error, UserError) else describe(error)
+            left.append(f"{usage(file, each)}: {line}{said.removeprefix(f'{file}: ')}")
+    if block:
+        layers.append(Verified(best_check(block.at())[0]))
+    send(Answer(layers=layers, left=left))
 
 
 def to_json(value):

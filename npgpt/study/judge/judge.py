@@ -56,7 +56,7 @@ def explained(solution, known, i, report):
     case = Case(name, simplest(known[0].lesson, known[i].setting, fails)) if i > 0 else known[0]
     found = Judgement(solution, case)
     # At 1 different mistakes look the same.
-    others = [each for each in known if each.lesson.is_own or min(each.setting.sizes.by_letter.values()) > 1]
+    others = [each for each in known if each.lesson.is_pair or min(each.setting.sizes.by_letter.values()) > 1]
     words = found.report(Explanation(found, [case, *others]))
     return report if words.sound else dataclasses.replace(words, record=report.record, seed=report.seed)
 
@@ -69,6 +69,13 @@ class Judgement:
         self.outcome = outcome = run_case(solution, case, traced, shown)
         self.source = read_source(solution.function) if solution.tree else None
         self.lesson, self.record = case.lesson, outcome.record
+        if self.source and self.lesson.is_pair:
+            spelling = case.spelling(self.source)
+            self.source = self.source.respelled(spelling)
+            self.record = [
+                dataclasses.replace(each, name=spelling.get(each.name, each.name))
+                for each in self.record
+            ]
         self.results, self.faults = {}, []
         self.finished = False
         if outcome.raised:
@@ -77,7 +84,7 @@ class Judgement:
             self.faults = self.result_faults(outcome.value)
             if not self.faults:
                 self.results, self.finished = self.lesson.named(outcome.value), True
-        if outcome.changed and not self.lesson.is_own:      # there it may be the custom
+        if outcome.changed and not self.lesson.is_pair:      # there it may be the custom
             self.faults.insert(0, Fault(Finding("writes somewhere"), None))
         self.lines = self.result_lines()
         # Whether the results are right, whatever the lines before them say.
@@ -97,7 +104,7 @@ class Judgement:
         lesson, line, is_tuple = self.lesson, self.last_return(), isinstance(result, tuple)
         names = [f"d{name}" for name in lesson.results] + ["dp"] * lesson.is_composite
         wanted = f"{len(names)} ({', '.join(names)})"
-        fits = lesson.is_own and (isinstance(result, dict)
+        fits = lesson.is_pair and (isinstance(result, dict)
                                   or isinstance(result, tuple | list) and len(result) == len(names))
         if not fits and (result is None or is_tuple != (len(names) > 1) or is_tuple and len(result) != len(names)):
             what = f"{len(result)} results" if is_tuple else kind_of(result)
@@ -150,7 +157,12 @@ class Judgement:
         for name in self.lesson.inputs:
             true = self.case.results[f"d{name}"]
             if self.finished and is_floating(given := self.results[f"d{name}"]):
-                line = self.source and gradient_line(self.source, self.record, name, true, given, self.lesson.results)
+                labels = self.source and dict(
+                    zip(self.lesson.results, self.source.returned, strict=False)
+                )
+                line = self.source and gradient_line(
+                    self.source, self.record, name, true, given, labels
+                )
                 lines.append(Line(f"d{name}", line, compared(given, true, EXACT)))
             elif not self.finished and self.record and not self.case.gradients.keys() & {*gradient_names(name)}:
                 made = [each for each in self.record if each.name in gradient_names(name)]

@@ -9,6 +9,7 @@ import itertools
 
 import numpy as np
 
+from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import key_of, statements
 from npgpt.study.exercises.findings import Finding, Rank
 from npgpt.study.exercises.mathematics import read_notes
@@ -35,7 +36,12 @@ class NameSearch:
         if solution.tree is not None and can_walk(solution.tree):
             self.walk = self.walk_in(self.case)
             result = (self.walk.after or {}).get(RESULT)
-            if judgement.finished and contents(result) != contents(judgement.outcome.value):
+            given = (
+                [self.named(result), judgement.results]
+                if self.lesson.is_pair
+                else [result, judgement.outcome.value]
+            )
+            if judgement.finished and contents(given[0]) != contents(given[1]):
                 self.walk = None        # something in it depends on more than its arguments
             loaded = {node.id for node in ast.walk(solution.tree)
                       if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
@@ -143,7 +149,7 @@ class NameSearch:
         number = len(result) if isinstance(result, tuple) else 1
         try:
             return self.lesson.named(result) if number == len(self.lesson.results) + self.lesson.is_composite else {}
-        except (TypeError, KeyError, AttributeError, RecursionError):
+        except (TypeError, KeyError, AttributeError, RecursionError, UserError):
             return {}
 
     def recognised(self, first):

@@ -56,7 +56,11 @@ def load_solution(exercise):
     tree = ast.parse(exercise.text, file)
     definition = find_function(tree, lesson.backward)
     to_do = fill_blanks(tree, definition, lesson) if definition else []
-    names = {"__name__": "exercise", "__file__": file}
+    names = {
+        **(lesson.forward.__globals__ if lesson.is_own else {}),
+        "__name__": "exercise",
+        "__file__": file,
+    }
     keep_lines(file, exercise.text)
     exec(compile(ast.fix_missing_locations(tree), file, "exec"), names)
     function = names.get(lesson.backward.__name__)
@@ -124,7 +128,7 @@ def run_case(solution, case, traced=False, shown=False):
         function, record = recorded.function, recorded.record
     with np.errstate(all="ignore") if shown else silent():
         try:
-            result = function(*arguments)
+            result = case.lesson.apply(function, arguments)
             value = copied(result)
         except KeyboardInterrupt:           # the user's own
             raise

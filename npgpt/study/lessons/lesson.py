@@ -48,7 +48,8 @@ class Lesson:
         """The file of its derivation."""
         return Path(__file__).with_name(f"{self.name}.md")
 
-    is_own = is_one_function = False        # see `Pair`
+    is_own = is_pair = is_one_function = False        # see `Pair`
+    has_upstream = True
     may_be_frozen = ()                      # see `OwnBlock`
 
     key = name                              # what `lesson_named` finds it by
@@ -94,8 +95,15 @@ class Lesson:
 
     def run_backward(self, dy, cache, backward=None):
         """Call the backward, or a function with the same arguments. Return {"dx": …}, a gradient for each input."""
-        ops = [self.constants["ops"]] if self.is_composite else []
-        return self.named((backward or self.backward)(dy, cache, *ops))
+        return self.named((backward or self.backward)(*self.arguments(dy, cache)))
+
+    def arguments(self, dy, cache):
+        """Return the arguments of the backward."""
+        return [*as_tuple(dy), cache, *([self.constants["ops"]] if self.is_composite else [])]
+
+    def apply(self, backward, arguments):
+        """Call a function as the backward; return its result."""
+        return backward(*arguments)
 
     def named(self, result):
         """Name the results of a backward: arrays, and the leaves of a tree."""

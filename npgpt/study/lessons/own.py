@@ -1,194 +1,433 @@
-"""A user's pair of functions as a lesson: in a file or a notebook, without a word of npgpt.
+"""Other people's forward and backward as a lesson: two functions, or the methods of a class,
+without a word of npgpt.
 
-`swish_forward(x, beta)` returns the result and a cache, or several results and a cache; `swish_backward(dy, cache)`, or
-with several gradients before the cache, returns a gradient for each input: an array, a tuple or a dict. A single
-function `hinge_loss(…)` may return the loss and the gradients. What the inputs are, the file says
-in a dict `LESSON`:
-
-    LESSON = {"x": "N D", "w": "D 4H", "b": "4H",           # sizes by letters or numbers
-              "y": "N: 0..C", "p": "N D: 0.1..0.9",         # integers below C, which are constant; numbers in a range
-              "mask": "N D: constant", "eps": 1e-5}         # no gradient; any other Python value
+The forward's arguments are the inputs. Those of the backward are the upstream gradients, one for
+each result; what the forward takes or assigns under the same name; and the cache. An object is its
+own cache: each forward gets a fresh copy. A gradient is found in what the backward returns, in
+attributes, in a dict or list of gradients, or in a local variable.
 """
 
 import ast
+import copy
 import dataclasses
 import functools
 import inspect
-import random
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 
-from npgpt.engine.watch import tree_in_file
 from npgpt.errors import UserError
-from npgpt.files import run_python
+from npgpt.study.gradcheck.source import parsed, returned_value
+from npgpt.study.gradcheck.spelling import variable_of
+from npgpt.study.lessons.inputs import drawn, sizes_of
 from npgpt.study.lessons.lesson import Lesson, as_tuple, map_arrays
-from npgpt.study.lessons.setting import PLAIN, SIZE, shape_of
+from npgpt.study.lessons.own_state import World, float_arrays, follow, with_arrays
+from npgpt.study.lessons.setting import PLAIN
 
-PLAIN_SIZES = 4, 5, 6, 3, 7, 8, 9, 2        # of the letters, in the order in which they are named
-SHAPE = re.compile(r"((?:\w+\s*)*)(?::\s*(constant|(-?\w+|-?\d+\.\d+)\.\.(-?\w+|-?\d+\.\d+)))?")
+RESULTS = (
+    "output",
+    "out",
+    "outputs",
+    "y",
+    "result",
+    "a",
+    "A",
+    "z",
+    "loss",
+)  # attributes of a forward without `return`
+RATE = re.compile(
+    r"lr|eta|alpha|step_?size|(learning_?)?rate", re.IGNORECASE
+)  # of a backward that updates weights
+CACHE = re.compile(r"cache|ctx|context|memory|saved", re.IGNORECASE)
+GENERIC = (
+    "inputs",
+    "input",
+    "x",
+    "X",
+)  # what is called dinputs may be the gradient of the only input
+UPSTREAM = re.compile(r"d|grad|delta|g_|.*grad$", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rest:
+    """The backward's arguments besides the upstream gradients.
+
+    before: (the object,) of a method; named: the others by name; local: the forward's local
+    variables, if needed.
+    """
+
+    before: tuple = ()
+    named: dict = dataclasses.field(default_factory=dict)
+    local: dict = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair(Lesson):
-    """A user's pair. shapes: as in `LESSON`; values: the other constants; results: in order; file:
-    or None.
+    """A user's pair. shapes: of the inputs, by the names of `flatten`; values: the other arguments;
+    file: or None.
+
+    what: how commands call it, with its constructor's arguments; layer: the object, or None;
+    weights: its `Weight`s; given: the texts of --input; convert: what happens to its other arrays;
+    others: their `id`s and names; fixed: inputs that are not drawn; moved: the `id` of one of the
+    others, and a function of it.
     """
 
     values: dict = dataclasses.field(default_factory=dict)
-    results: tuple[str, ...] = ()
     file: Path | None = None
+    what: str = ""
+    given: tuple[str, ...] = ()
+    world: World = dataclasses.field(default_factory=lambda: World({}))
+    layer: object = None
+    weights: tuple = ()
+    others: tuple = ()
+    fixed: dict = dataclasses.field(default_factory=dict)
+    moved: tuple = ()
+    convert: object = staticmethod(lambda array: array.astype(np.float64))
 
-    is_own = True
+    is_own = is_pair = True
+    name = property(lambda self: self.what.partition("(")[0])
     is_one_function = property(lambda self: self.forward is self.backward)
-    key = property(lambda self: f"{self.file}:{self.name}")
+    key = property(lambda self: " --input ".join([f"{self.file}:{self.what}", *self.given]))
     derivation = property(lambda self: self.file.with_suffix(".md"))
-
-    def sizes_at(self, setting):
-        letters = dict.fromkeys(letter for spec in self.shapes.values() for each in parts(spec)[0].split()
-                                if (letter := SIZE.fullmatch(each)[2]))
-        sizes = [*PLAIN_SIZES, *range(10, 10 + len(letters))]
-        if setting.seed:
-            random.Random(setting.seed).shuffle(sizes)
-        return dict(zip(letters, sizes, strict=False))
+    results = property(lambda self: tuple(self.inputs))
 
     def at(self, setting=PLAIN):
         rng = np.random.default_rng([setting.seed, *self.name.encode()])
-        sizes = self.sizes_at(setting)
-        inputs = {}
-        constants = dict(self.values)
+        sizes = sizes_of(self.shapes.values(), setting.seed)
+        inputs, constants = {}, {}
         for name, spec in self.shapes.items():
-            letters, kind, limits = parts(spec)
-            shape = shape_of(letters, sizes)
-            if kind == "integers":
-                array = rng.integers(*(shape_of(each, sizes)[0] for each in limits), shape)
-            else:
-                array = rng.uniform(*map(float, limits), shape) if limits else rng.standard_normal(shape)
-            (inputs if kind == "input" else constants)[name] = np.asarray(array)
+            array = (
+                self.fixed[name] if name in self.fixed else drawn(spec, sizes, rng, setting.spread)
+            )
+            (inputs if array.dtype.kind == "f" and "constant" not in spec else constants)[name] = (
+                array
+            )
+        arrays = float_arrays(self.layer)
+        for each in self.weights:
+            inputs[each.name] = rng.standard_normal(arrays[each.identity].shape) / max(
+                arrays[each.identity].ndim, 1
+            )
         return dataclasses.replace(self, inputs=inputs, constants=constants)
 
+    def mapped(self, function):
+        return dataclasses.replace(
+            super().mapped(function), convert=lambda array: function(array.astype(np.float64))
+        )
+
+    @functools.cached_property
+    def parameters(self):
+        """The backward's parameters but `self`."""
+        found = [*inspect.signature(self.backward).parameters.values()]
+        return [
+            each
+            for each in found[self.layer is not None :]
+            if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        ]
+
+    @functools.cached_property
+    def free(self):
+        """Names of the backward's parameters that no argument of the forward and no value fits; the
+        first is a gradient.
+        """
+        known = {*inspect.signature(self.forward).parameters} | self.values.keys()
+        found = [
+            each.name
+            for each in self.parameters
+            if each.default is each.empty
+            and (each.name not in known or CACHE.search(each.name))
+            or each is self.parameters[0]
+        ]
+        return found[bool(found) and found[0] in known :]
+
+    @property
+    def has_upstream(self):
+        """Whether the backward takes a gradient; one that takes none is that of the result's sum.
+        """
+        return bool(
+            not self.is_one_function
+            and self.free
+            and self.free[0] == self.parameters[0].name
+            and self.parameters[0].default not in (1, 1.0)
+        )
+
     def run_forward(self, inputs, forward=None):
-        result = self.called(forward or self.forward, inputs)
-        n = 1 if self.is_one_function else len(inspect.signature(self.backward).parameters) - 1
-        if not isinstance(result, tuple) or len(result) < 2 or len(result) != n + 1 and not self.is_one_function:
-            wanted = "the loss and its gradients" if self.is_one_function else (
-                "the result and a cache")
-            raise UserError(f"{self.forward.__name__} returned {kind_of(result)}, not {wanted}")
-        return (result[0] if n == 1 else result[:n]), result[-1]
+        self.world.reset()
+        arguments = self.arguments_of(inputs)
+        before = ()
+        if self.layer is not None:
+            arrays = {key: self.convert(each) for key, each in float_arrays(self.layer).items()}
+            arrays |= {each.identity: np.copy(inputs[each.name]) for each in self.weights}
+            arrays |= {
+                identity: move(arrays[identity])
+                for identity, move in [self.moved] * bool(self.moved)
+            }
+            before = (with_arrays(self.layer, arrays),)
+        called = Locals(forward or self.forward)
+        # local variables cost time
+        run = called if len(self.free) > 1 or before and not self.weights else called.function
+        return self.split(
+            run(*before, **map_arrays(np.copy, arguments)), before, arguments, called.found
+        )
+
+    def arguments_of(self, inputs):
+        """Return the forward's arguments by name; its inputs may be parts of dicts."""
+        arrays = inputs | self.constants
+        found = {}
+        for name in self.shapes:
+            root, *path = name.split(".")
+            place = found
+            for key in [root, *path][:-1]:
+                place = place.setdefault(key, {})
+            place[[root, *path][-1]] = arrays[name]
+        taken = inspect.signature(self.forward).parameters
+        found = {name: as_sequence(each) for name, each in found.items()}
+        return found | {
+            name: copy.deepcopy(value) for name, value in self.values.items() if name in taken
+        }
+
+    def split(self, result, before, arguments, local):
+        """Return the result, or a tuple of them, and the `Rest` of the backward's arguments."""
+        if self.is_one_function:
+            if not isinstance(result, tuple) or len(result) < 2:
+                raise UserError(
+                    f"{self.forward.__name__} returned {kind_of(result)}, not the loss and its gradients"
+                )
+            return result[0], Rest()
+        known = arguments | local
+        free = self.free
+        takes = bool(self.parameters and free and free[0] == self.parameters[0].name)  # a gradient
+        gradients = (
+            next((i for i, name in enumerate(free) if not UPSTREAM.match(name)), len(free)) or takes
+        )
+        several = (
+            isinstance(result, tuple) or isinstance(result, list) and len(result) == len(free) > 1
+        )
+        if self.layer is None and several and gradients == len(result) == len(free):
+            gradients -= 1  # the last one is the cache
+        caches = free[gradients:]
+        y, kept = result, {}
+        if several:
+            y = result[:gradients] if gradients > 1 else result[0]
+            labels = labels_of(self.forward, False)
+            known |= {
+                name: result[path[0]]
+                for path, name in labels.items()
+                if len(path) == 1 and name in caches
+            }
+            more = result[max(gradients, 1) :]
+            if len(more) == len(caches):
+                kept = dict(zip(caches, more, strict=True))
+            elif len(caches) == 1 and caches[0] not in known:
+                kept = {caches[0]: more}
+        for name in caches:
+            if name not in kept and name in known:
+                kept[name] = known[name]
+            elif name not in kept and RATE.fullmatch(name):
+                kept[name] = 0.1
+            elif name not in kept and len(caches) == 1:
+                kept[name] = y
+        values = known | self.values | kept
+        if missing := [name for name in caches if name not in values]:
+            raise UserError(
+                f"{self.forward.__name__} returned {kind_of(result)}, from which {self.backward.__name__} "
+                f"gets no {missing[0]}: is it a number, as in --input {missing[0]}=0.1?"
+            )
+        if y is None and before:  # it keeps its result
+            y = next(
+                (vars(before[0])[name] for name in RESULTS if is_number(vars(before[0]).get(name))),
+                None,
+            )
+        if not all(map(is_number, as_tuple(y))):
+            raise UserError(
+                f"{self.forward.__name__} returned {kind_of(y)}, where an array of floating numbers is "
+                "wanted"
+            )
+        rest = self.parameters[gradients:]
+        return y, Rest(
+            before, {each.name: values[each.name] for each in rest if each.name in values}, local
+        )
+
+    def arguments(self, dy, cache):
+        takes = self.parameters and self.parameters[0].name not in cache.named
+        return [*cache.before, *(as_tuple(dy) if takes else ()), *cache.named.values()]
+
+    def apply(self, backward, arguments):
+        """Call a backward as its users do; return all gradients by name."""
+        if self.is_one_function:
+            result = backward(**map_arrays(np.copy, self.arguments_of(self.inputs)))
+            return self.collected(result[1] if len(result) == 2 else result[1:], {})
+        called = Locals(backward)
+        layer = arguments[: self.layer is not None]
+        start = [np.copy(follow(*layer, each.path)) for each in self.weights]
+        return self.collected(called(*arguments), called.found, layer, start)
 
     def run_backward(self, dy, cache, backward=None):
-        backward = backward or self.backward
-        if self.is_one_function:
-            _, *gradients = self.called(backward, self.inputs)
-            return self.named(gradients[0] if isinstance(gradients[0], dict) else gradients)
-        return self.named(backward(*as_tuple(dy), cache))
+        return self.apply(backward or self.backward, self.arguments(dy, cache))
 
-    def called(self, function, inputs):
-        return function(**map_arrays(np.copy, inputs | self.constants))         # it may write to them
+    def collected(self, result, local, before=(), start=()):
+        """Return {"dx": gradient, …} of an input or weight each, found in the result or where the
+        layer keeps it.
+        """
+        found = self.returned(result)
+        for each, old in zip(self.weights, start, strict=True):
+            value = each.found(*before, old, local)
+            found[f"d{each.name}"] = found.get(f"d{each.name}") if value is None else value
+        for kept in map(vars, before):
+            left = [name for name in self.inputs if found.get(f"d{name}") is None]
+            for each in kept.keys() - self.inputs.keys() if left else ():
+                name = variable_of(each, left) or (
+                    len(left) == 1 and variable_of(each, GENERIC) and left[0]
+                )
+                if name and is_number(kept[each]):
+                    found[f"d{name}"] = kept[each]
+        found = {
+            name: found[name]
+            for name in (f"d{each}" for each in self.inputs)
+            if found.get(name) is not None
+        }
+        if self.inputs and not found:
+            raise UserError(
+                f"{self.backward.__name__} returned {kind_of(result)}, not a gradient for each of "
+                f'{", ".join(self.inputs)}; what needs none is "constant", see npgpt gradcheck --help'
+            )
+        return found
 
     def named(self, result):
-        if isinstance(result, dict):
-            return {f"d{name}": result.get(name, result.get(f"d{name}")) for name in self.inputs}
-        values = result if isinstance(result, tuple | list) else (result,)
-        if result is None or len(values) != len(self.results):
-            raise UserError(f"{self.backward.__name__} returned {kind_of(result)}, not a gradient for each of "
-                            f'{", ".join(self.results)}; what needs none is "constant", see npgpt gradcheck --help')
-        return {f"d{name}": gradient for name, gradient in zip(self.results, values, strict=True)}
+        is_named = isinstance(result, dict) and {*result} <= {f"d{name}" for name in self.inputs}
+        return result if is_named else self.collected(result, {})
+
+    def kept_at(self, name):
+        """Return the path in the object to the gradient of a weight; None if it is not kept in the
+        object.
+        """
+        found = next((each.gradient for each in self.weights if each.name == name), None)
+        return found if isinstance(found, tuple) else None
+
+    def returned(self, result):
+        """Return {"dx": gradient, …} of what a backward returned."""
+        leaves = leaves_of(result)
+        labels = labels_of(self.backward, self.is_one_function)
+        found = {}
+        unnamed = []
+        for path, value in leaves:
+            keys = [key for key in path if isinstance(key, str)]
+            variable = keys and self.variable(keys[-1])
+            if variable:
+                found[f"d{variable}"] = value
+            elif not keys:
+                unnamed.append((path, value))
+        arguments = [name for name in self.order if f"d{name}" not in found]
+        inputs = [name for name in arguments if name in self.inputs]
+        if len(unnamed) in (len(inputs), len(arguments)):
+            names = inputs if len(unnamed) == len(inputs) else arguments
+            found |= {f"d{name}": value for name, (_, value) in zip(names, unnamed, strict=True)}
+            return found
+        rest = []
+        for path, value in unnamed:
+            variable = variable_of(labels.get(path, ""), self.inputs)
+            if variable and f"d{variable}" not in found:
+                found[f"d{variable}"] = value
+            else:
+                rest.append(value)
+        left = sorted(
+            (name for name in inputs if f"d{name}" not in found), key=lambda name: "." in name
+        )
+        return found | {f"d{name}": value for name, value in zip(left, rest[:1], strict=False)}
+
+    @property
+    def order(self):
+        """The names of the inputs, and of the forward's other arguments, in the order in which the
+        forward takes them.
+        """
+        taken = [*inspect.signature(self.forward).parameters][self.layer is not None :]
+        of = {
+            name: [each for each in self.shapes if each.split(".")[0] == name] or [name]
+            for name in taken
+        }
+        return sum(of.values(), [])
+
+    def variable(self, key):
+        """Return the input that a key of a dict of gradients stands for, or None."""
+        last = {name.rpartition(".")[2]: name for name in self.inputs}
+        return last.get(key) or variable_of(key, self.inputs)
+
+
+def as_sequence(value):
+    """Return a dict with the keys "0", "1", … as a list; anything else as it is."""
+    is_list = isinstance(value, dict) and [*value] == [str(i) for i in range(len(value))]
+    return [*value.values()] if is_list else value
+
+
+class Locals:
+    """A function that keeps the local variables it had when it returned, in `found`."""
+
+    def __init__(self, function):
+        self.function = function
+        self.found = {}
+
+    def __call__(self, *arguments, **named):
+        code = getattr(self.function, "__code__", None)
+        before = sys.getprofile()
+
+        def profile(frame, event, _):
+            if event == "return" and frame.f_code is code:
+                self.found = dict(frame.f_locals)
+
+        sys.setprofile(profile)
+        try:
+            return self.function(*arguments, **named)
+        finally:
+            sys.setprofile(before)
+
+
+def is_number(value):
+    """Return whether a value is a floating array or number, also of mpmath."""
+    return (
+        isinstance(value, float)
+        or getattr(value, "dtype", np.dtype("U1")).kind in "fO"
+        or hasattr(value, "_mpf_")
+    )
 
 
 def kind_of(result):
-    return f"{len(result)} results" if isinstance(result, tuple | list) else \
-        {"NoneType": "nothing", "ndarray": "an array"}.get(type(result).__name__, f"a {type(result).__name__}")
+    return (
+        f"{len(result)} results"
+        if isinstance(result, tuple | list)
+        else {"NoneType": "nothing", "ndarray": "an array"}.get(
+            type(result).__name__, f"a {type(result).__name__}"
+        )
+    )
 
 
-def parts(spec):
-    """Return the sizes of a shape, whether it is an "input", "integers" or "constant", and the limits or ()."""
-    letters, kind, *limits = SHAPE.fullmatch(spec).groups()
-    if not kind or kind == "constant":
-        return letters, kind or "input", ()
-    return letters, "input" if "." in "".join(limits) else "integers", limits
+def leaves_of(result, path=()):
+    """Return [(path, value), …] of the parts of nested tuples, lists and dicts."""
+    if isinstance(result, dict):
+        parts = result.items()
+    elif isinstance(result, tuple | list):
+        parts = enumerate(result)
+    else:
+        return [(path, result)] if result is not None or path else []
+    return sum((leaves_of(each, (*path, key)) for key, each in parts), [])
 
 
-def pair_of(forward, backward, floating, **fields):
-    """Return the `Pair` of two functions. floating: the inputs with a gradient.
-
-    Raises UserError without the lines of both.
+def labels_of(backward, skip_first):
+    """Return path -> name for the parts of what a function's last `return` returns; skip_first: a
+    loss.
     """
-    trees = [tree_in_file(getattr(each, "__code__", None)) for each in (forward, backward)]
-    returns = [node.value for node in ast.walk(trees[1]) if isinstance(node, ast.Return)]
-    items = getattr(returns[-1], "elts", returns[-1:])[forward is backward:] if returns else []
-    named = [each.id[1:] for each in items if isinstance(each, ast.Name)]
-    return Pair(forward.__name__.removesuffix("_forward"), forward, backward,
-                results=tuple(named if sorted(named) == sorted(floating) else floating), **fields)
 
+    def below(node, path):
+        if isinstance(node, ast.Tuple | ast.List):
+            return functools.reduce(
+                lambda a, b: a | b,
+                (below(each, (*path, i)) for i, each in enumerate(node.elts)),
+                {},
+            )
+        return {path: ast.unparse(node).rpartition(".")[2]}
 
-@functools.lru_cache
-def read_pairs(path, name=None, given=()):
-    """Run a file, and return its `Pair`s, or the one of a name. given: texts of --input, such as "x=4,5".
-
-    Raises UserError, with the line, if it cannot be run, has no pair, or does not say what the inputs are.
-    """
-    tree, names = run_python(path)
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names}
-    found = [each[:-8] for each in functions if each.endswith("_forward") and f"{each[:-8]}_backward" in functions]
-    found += [each for each, node in functions.items() if each.endswith("_loss") and any(
-        isinstance(part, ast.Return) and isinstance(part.value, ast.Tuple) for part in ast.walk(node))]
-    chosen = [each for each in found if name in (None, each)]
-    if not chosen:
-        raise UserError(f"{path}: there is no pair {name or 'x'}_forward and {name or 'x'}_backward, nor a function "
-                        f"{name or 'x_loss'} that returns a loss and its gradients; it has "
-                        f"{', '.join(found or functions) or 'no function'}")
-    given = dict(map(input_of, given))
-    lesson = names.get("LESSON", {})
-    if not isinstance(lesson, dict):
-        raise UserError(f"{path}: LESSON must be a dict such as {{'x': 'N D'}}")
-    said = lesson | given
-    known = set()
-    for each in found:
-        known |= inspect.signature(forward_in(names, each)).parameters.keys()
-    if unknown := said.keys() - known:
-        raise UserError(f"{path}: no forward has an argument {min(unknown)}: they have "
-                        f"{', '.join(sorted(known))}")
-    return [pair_in(path, names, each, said) for each in chosen]
-
-
-def forward_in(names, name):
-    """Return the forward of a pair, or the one function of a loss and its gradients."""
-    return names.get(f"{name}_forward", names.get(name))
-
-
-def pair_in(path, names, name, inputs):
-    """Return a `Pair` of a file. inputs: argument -> shape or value; others have defaults."""
-    forward = forward_in(names, name)
-    shapes = {}
-    values = {}
-    backward = names.get(f"{name}_backward", forward)
-    for each in inspect.signature(forward).parameters.values():
-        said = inputs.get(each.name)
-        if said is None and each.default is each.empty:
-            raise UserError(f"{path}: nothing says the shape of {each.name}: use "
-                            f"--input {each.name}=4,5, or a dict LESSON "
-                            "(see npgpt gradcheck --help)")
-        if isinstance(said, str):
-            if not SHAPE.fullmatch(said):
-                raise UserError(f'{path}: {each.name} is "{said}", which is no shape such as "N D" or "N: 0..9"')
-            shapes[each.name] = said
-        elif said is not None:
-            values[each.name] = said
-    floating = [each for each, spec in shapes.items() if parts(spec)[1] == "input"]
-    if not floating:
-        raise UserError(f"{path}: {name} has no input of floating numbers, so nothing has a gradient")
-    return pair_of(forward, backward, floating, shapes=shapes, values=values, file=Path(path))
-
-
-def input_of(text):
-    """Return (name, shape or value) of an --input: "x=4,5", "y=4:0..9", "mask=4,5:constant", "eps=1e-5"."""
-    name, is_given, said = text.partition("=")
-    sizes, colon, kind = said.partition(":")
-    if name.isidentifier() and is_given and re.fullmatch(r"[\w,]*", sizes):
-        return name, sizes.replace(",", " ").strip() + colon + kind
-    try:
-        return name, ast.literal_eval(said)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        raise UserError(f"--input {text}: write x=4,5 for a shape, y=4:0..9 for integers, or eps=1e-5") from None
+    value = returned_value(parsed(backward))
+    found = below(value, ()) if value else {}
+    if skip_first:
+        found = {(path[0] - 1, *path[1:]): name for path, name in found.items() if path and path[0]}
+    return found

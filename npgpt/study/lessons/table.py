@@ -1,6 +1,7 @@
 """All lessons, in learning order: lesson 0, then the layers. Each is one record, and has a derivation of its name."""
 
 import math
+import re
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from npgpt.model import transformer
 from npgpt.model.masks import draw_masks, dropout_mask
 from npgpt.study.lessons import basics, long_way
 from npgpt.study.lessons.lesson import Lesson
-from npgpt.study.lessons.own import read_pairs
+from npgpt.study.lessons.own_file import read_pair
 from npgpt.study.lessons.setting import PLAIN
 
 
@@ -123,22 +124,30 @@ LESSONS = LESSON_0 | LAYERS
 def lesson_named(key, setting=PLAIN):
     """Return a lesson with its arrays, by its name; or by "my_layer.py:swish" that of a pair in a file, which runs.
 
-    Raises UserError for an unknown name, and as `read_pairs`.
+    Texts of --input may follow, as in "my_layer.py:Affine(6 5, 5) --input x=4,6".
+    Raises UserError for an unknown name, and as `read_pair`.
     """
     key = str(key)
-    path, _, name = key.rpartition(":")
-    if key not in LESSONS and not is_file(path):
+    path, what = file_and_name(key)
+    if key not in LESSONS and not (path and what):
         raise UserError(f'there is no layer "{key}": choose one of {", ".join(LESSONS)}, all, or a file my_layer.py')
-    return (LESSONS[key] if key in LESSONS else read_pairs(path, name)[0]).at(setting)
+    if key in LESSONS:
+        return LESSONS[key].at(setting)
+    what, *given = what.split(" --input ")
+    return read_pair(path, what, tuple(given)).at(setting)
 
 
 def chosen_lessons(name, setting=PLAIN):
-    """Return a list of lessons: that of a name, all for "all", or those of a file, which runs."""
-    if is_file(name):
-        return [pair.at(setting) for pair in read_pairs(name)]
+    """Return a list of lessons: that of a name, or all for "all"."""
     return [lesson_named(each, setting) for each in (LESSONS if name == "all" else [name])]
 
 
-def is_file(name):
-    """Return whether the name of a lesson is that of a file."""
-    return name.endswith(".py")
+def file_and_name(target):
+    """Return the file and the rest of "my_layer.py:swish"; "" and "" if there is no file."""
+    match = re.fullmatch(r"(.*?\.py)(?::(.*))?", str(target), re.DOTALL)
+    return (match[1], match[2] or "") if match else ("", "")
+
+
+def is_file(target):
+    """Return whether a lesson is called by a file."""
+    return bool(file_and_name(target)[0])

@@ -84,7 +84,11 @@ def start_cells():
 
 def lesson_cells(lesson, out):
     """Yield the cells of a lesson's notebook in the folder `out`."""
-    key = f"{os.path.relpath(lesson.file, out)}:{lesson.name}" if lesson.is_own else lesson.name
+    key = (
+        lesson.key.replace(str(lesson.file), os.path.relpath(lesson.file, out), 1)
+        if lesson.is_own
+        else lesson.name
+    )
     name = json.dumps(key)
     forward, backward = lesson.forward.__name__, lesson.backward.__name__
     wanted = [f"`d{each}`" for each in lesson.results] + ["the gradient of each parameter"] * lesson.is_composite

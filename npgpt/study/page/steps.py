@@ -14,7 +14,7 @@ from npgpt.study.lessons.lesson import map_arrays
 from npgpt.study.lessons.table import lesson_named
 
 # A name in a line whose values it uses: no attribute, text or `x.shape`; perhaps transposed.
-NAME = re.compile(r"""(?<![\w."'])(?<!like=)([a-zA-Z_]\w*)(?![\w"']|\.shape|\.dtype)"""
+NAME = re.compile(r"""(?<![\w."'])(?<!like=)(?:self\.)?([a-zA-Z_]\w*)(?![\w"']|\.shape|\.dtype)"""
                   r"(\.T\b|\.swapaxes\(-1, -2\))?")
 
 
@@ -31,7 +31,7 @@ def traced_pass(lesson, known, lines):
 
     forward, backward = (Recorded(each, is_shown) for each in (lesson.forward, lesson.backward))
     _, cache = lesson.run_forward(lesson.inputs, forward.function)
-    dy, cache = map_arrays(np.copy, (known.dy, cache))      # one's own backward may write to them
+    dy = map_arrays(np.copy, known.dy)          # one's own backward may write to it
     result = lesson.run_backward(dy, cache, backward.function)
     record = forward.record + backward.record
 
@@ -46,7 +46,9 @@ def traced_pass(lesson, known, lines):
         made = next((each for each in reversed(record) if each.name in gradient_names(name)), None)
         if made is not None:
             made.name = f"d{name}"
-        if made is None or not np.array_equal(made.value, result[f"d{name}"]):      # changed in place later, or wrong
+        if f"d{name}" in result and (
+            made is None or not np.array_equal(made.value, result[f"d{name}"])
+        ):  # changed in place later, or wrong
             add(lesson.backward, lines[name], f"d{name}", result[f"d{name}"])
     return record
 

@@ -1,0 +1,203 @@
+"""The state of other people's code: arrays in objects, and what a run leaves behind in globals and
+generators.
+
+A layer that is a class keeps its weights and its cache in `self`. Each forward gets a fresh copy of
+the object, in which the weights are the lesson's arrays.
+"""
+
+import contextlib
+import copy
+import inspect
+import random
+from types import FunctionType, ModuleType
+
+import numpy as np
+
+SEED = 7  # of NumPy's and Python's generators before each forward
+PLAIN = (
+    type(None)
+    | bool
+    | int
+    | float
+    | complex
+    | str
+    | bytes
+    | type
+    | ModuleType
+    | FunctionType
+    | np.generic
+)
+
+
+def parts_of(value):
+    """Return the parts of a value as a dict: attributes, items of a dict or a list; None if it has
+    none.
+    """
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list | tuple):
+        return dict(enumerate(value))
+    return None if isinstance(value, PLAIN) else getattr(value, "__dict__", None)
+
+
+def holders(value, path=(), seen=None):
+    """Yield (path, value, its parts) for a value and for all that it holds, each once."""
+    seen = {} if seen is None else seen
+    parts = parts_of(value)
+    if parts is None or id(value) in seen:
+        return
+    seen[id(value)] = value  # kept, so that no other object gets its id
+    yield path, value, parts
+    for key, each in [*parts.items()]:
+        yield from holders(each, (*path, key), seen)
+
+
+def follow(value, path):
+    """Return the part of a value at a path of attributes, keys and indexes; None if there is none.
+    """
+    for key in path:
+        value = (parts_of(value) or {}).get(key)
+    return value
+
+
+def is_float_array(value):
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+
+
+def float_arrays(value):
+    """Return id -> a floating array that a value holds, each once."""
+    return {
+        id(each): each
+        for *_, parts in holders(value)
+        for each in parts.values()
+        if is_float_array(each)
+    }
+
+
+def with_arrays(value, arrays):
+    """Return a deep copy of a value in which the arrays with these ids are others, wherever they
+    are held.
+    """
+    return copy.deepcopy(value, dict(arrays))
+
+
+def globals_of(*functions):
+    """Return the globals that functions read, and those that these read: functions, classes,
+    objects of classes.
+    """
+    found, left = {}, [*functions]
+    while left:
+        value = left.pop()
+        if isinstance(value, FunctionType):
+            codes = [value.__code__]
+            for code in codes:
+                codes += filter(inspect.iscode, code.co_consts)
+                new = {
+                    name: value.__globals__[name]
+                    for name in code.co_names
+                    if name in value.__globals__
+                }
+                left += [each for name, each in new.items() if name not in found]
+                found |= new
+        elif not isinstance(value, PLAIN) or isinstance(value, type):
+            owner = value if isinstance(value, type) else type(value)
+            left += [
+                each
+                for each in vars(owner).values()
+                if isinstance(each, FunctionType) and id(each) not in found
+            ]
+            found |= {id(each): None for each in vars(owner).values()}
+    return {name: value for name, value in found.items() if isinstance(name, str)}
+
+
+@contextlib.contextmanager
+def generators_kept():
+    """Leave NumPy's and Python's generators as they are."""
+    states = np.random.get_state(), random.getstate()       # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(states[0])      # noqa: NPY002
+        random.setstate(states[1])
+
+
+class World:
+    """What the functions of a file may change besides their arguments: its globals, and the
+    generators of random numbers.
+
+    names: the file's globals.
+    """
+
+    def __init__(self, names):
+        self.saved = {}
+        self.names = names
+        for name, value in names.items():
+            if not name.startswith("__") and not isinstance(value, PLAIN) and not callable(value):
+                try:
+                    self.saved[name] = copy.deepcopy(value)
+                except Exception:  # what cannot be copied is not restored
+                    continue
+
+    def reset(self):
+        """Seed the generators, and let the globals be as they were when the file had run."""
+        np.random.seed(SEED)        # noqa: NPY002  other people's code draws from it
+        random.seed(SEED)
+        for name, saved in self.saved.items():
+            restore(self.names.get(name), saved)
+
+    def keep_changed(self):
+        """Forget the globals that have not changed since: what no run changes needs no restoring.
+        """
+        self.saved = {
+            name: saved
+            for name, saved in self.saved.items()
+            if content(saved) != content(self.names.get(name)) or is_generator(saved)
+        }
+
+
+def is_generator(value):
+    return isinstance(value, np.random.Generator | np.random.RandomState | random.Random)
+
+
+def restore(value, saved):
+    """Let an object be what its copy is, in place: others may hold it."""
+    saved = copy.deepcopy(saved)
+    if isinstance(value, np.random.Generator):
+        value.bit_generator.state = saved.bit_generator.state
+    elif isinstance(value, np.random.RandomState):
+        value.set_state(saved.get_state())
+    elif isinstance(value, random.Random):
+        value.setstate(saved.getstate())
+    elif isinstance(value, np.ndarray):
+        value[...] = saved
+    elif isinstance(value, list):
+        value[:] = saved
+    elif isinstance(value, dict) or hasattr(value, "__dict__"):
+        held = value if isinstance(value, dict) else vars(value)
+        held.clear()
+        held.update(saved if isinstance(value, dict) else vars(saved))
+
+
+def content(value):
+    """Return what a value and all that it holds say, to be compared by ==."""
+
+    def said(each):
+        return (
+            (each.dtype.str, each.shape, each.tobytes())
+            if isinstance(each, np.ndarray)
+            else type(each).__name__
+            if not isinstance(each, PLAIN)
+            else each
+            if isinstance(each, int | float | str)
+            else None
+        )
+
+    return [
+        said(value),
+        *([(str(key), said(each)) for key, each in parts.items()] for *_, parts in holders(value)),
+    ]
+
+
+def same(one, other):
+    """Return whether two results of a function hold equal numbers."""
+    return repr(content(one)) == repr(content(other))
