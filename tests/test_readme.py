@@ -1,6 +1,7 @@
 """The examples of the README, and those that it links to, run."""
 
 import ast
+import doctest
 import inspect
 import re
 import runpy
@@ -40,6 +41,16 @@ def test_the_lines_of_layernorm_are_those_of_its_file():
     shown = ast.parse(next(block for language, block in FENCED if language == "py")).body[0]
     own = ast.parse(inspect.getsource(layernorm_backward)).body[0]
     assert list(map(ast.unparse, shown.body)) == list(map(ast.unparse, own.body[1:]))       # without the docstring
+
+
+def test_a_session_prints_what_it_shows(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setattr("sys.ps1", ">>> ", raising=False)
+    blocks = [block for language, block in FENCED if language == "pycon"]
+    for block in blocks:
+        test = doctest.DocTestParser().get_doctest(block, {}, "README", None, None)
+        assert doctest.DocTestRunner().run(test) == (0, len(test.examples)) and test.examples
+    assert blocks
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Write the missing lines of a backward yourself, and have them checked line by line.
 
 Without an argument it lists the exercises. With a layer's name it writes an exercise file, with a
-file my_layer.py one for each pair x_forward and x_backward in it (see npgpt gradcheck --help);
+file my_layer.py one for each pair and class in it (see npgpt gradcheck --help);
 `check FILE` checks a solution, and `bug` plants a bug to be found. Solutions run in their own
 process. So does a layer of your own, but once it was found to be right it runs in this one, too:
 that is no sandbox, so use only files that you trust. The progress is kept in progress.json beside

@@ -1,13 +1,16 @@
 """Verify the gradient of every line of every layer, or of a layer in your own file, to 30 digits.
 
-Your file needs nothing of npgpt: swish_forward(x, beta) returns the result, or several, and
-a cache; swish_backward(dy, cache), with a gradient for each result, returns a gradient for
-each input. A function x_loss may return the loss and its gradients. What the inputs are is
-said by --input, or in the file by a dict LESSON = {"x": "N D", "w": "D M", "y": "N: 0..M"}.
-A gradient is checked if it is called dv for a variable v of the forward; the results always
-are. A block (see npgpt train --block) is checked as a whole, by the name block. The code runs
-in a process with limits on time, memory and output. That is no sandbox: check only files that
-you trust.
+Your file needs nothing of npgpt. It may have functions: swish_forward(x, beta) returns the result,
+or several, and perhaps a cache; swish_backward(dy, cache) takes a gradient for each result, and
+returns one for each input. Or classes, "my_layer.py:RMSNorm(6)" with arguments as in Python, arrays
+by their shapes (W=6 5): forward(self, x) keeps what backward(self, dy) needs in self, and the
+gradient of a weight self.w is an attribute dw, a local variable, or in a dict grads. Or a function
+x_loss that returns the loss and its gradients. Without a name all are checked, or listed with what
+they need. What the inputs are is said by --input, or in the file by a dict
+LESSON = {"x": "N D", "w": "D M", "y": "N: 0..M"}.
+The gradient of a variable v is found as dv, d_v, grad_v, v_grad, dL_dv or delta_v. A block (see
+npgpt train --block) is checked as a whole, by the name block. The code runs in a process with
+limits on time, memory and output. That is no sandbox: check only files that you trust.
 """
 
 import importlib.util
@@ -52,28 +55,26 @@ def add_arguments(parser):
 
 def run(args):
     file, what = file_and_name(args.layer)
-    left = []
+    answer = None
     if file:
         what = " ".join(filter(None, [what, *args.name]))
         answer = check_layer(file, what, args.input, args.time_limit)
-        found, left = answer.layers, answer.left
+        found = answer.layers
     elif args.name or args.input:
-        raise UserError(
-            f"{args.layer} is a layer of npgpt: leave {' '.join(args.name) or '--input'} out"
-        )
+        raise UserError(f"{args.layer} is a layer of npgpt: leave {' '.join(args.name) or '--input'} out")
     else:
         found = checked_lessons(args.layer)
     for each in dict.fromkeys(one.measured for one in found if one.measured):
         remark(each, file=sys.stderr)
     for one in found:
         print(f"\n{one}")
-    if left:
-        print(f"\nnot checked in {file}:", *left, sep="\n  ")
-    if not found:
-        raise UserError(
-            f"{file}: nothing could be checked: say what the inputs are, as in --input x=4,5"
-        )
-    print_summary(sum((one.lines for one in found), []))
+    if found:
+        print_summary(sum((one.lines for one in found), []))
+    if answer and answer.left:
+        print(f"\nnot checked in {file}:", *answer.left, sep="\n  npgpt gradcheck ")
+    if answer and (answer.failed or not found):
+        raise UserError(f"{file}: not all of it could be checked" if found else
+                        f"{file}: nothing could be checked: say what the inputs are, as in --input x=4,5")
     return not all(one.right for one in found)
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from npgpt.errors import UserError, describe
 from npgpt.files import read_bytes, read_python
 from npgpt.study.exercises.mathematics import Note, read_notes
-from npgpt.study.gradcheck.flow import Flow, changed
+from npgpt.study.gradcheck.flow import changed, undone
 from npgpt.study.gradcheck.source import backward_tree, names_in, parsed, read_source
-from npgpt.study.gradcheck.spelling import spellings
+from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.lessons.table import LESSONS, lesson_named
 
 LEVELS = (1, 2, 3)
@@ -175,17 +175,13 @@ def notes_of(lesson):
     if notes or not lesson.is_own:
         return notes
     source = read_source(lesson.backward)
-    variables = (
-        *lesson.inputs,
-        *(name for each in read_source(lesson.forward).statements for name in each.targets),
-    )
     lines = {each.first - source.first + 1: {*each.targets} for each in source.statements}
     made = {
         each: {name.rpartition(".")[2] for name in changed(each)} | lines.get(each.lineno, set())
         for each in statements(backward_tree(lesson))
         if not isinstance(each.value, ast.Dict)
     }
-    known = spellings(tuple(dict.fromkeys(variables)))
+    known = spelled(lesson.forward, lesson.backward, tuple(lesson.inputs))
     returned = {*source.returned}
     keys = {
         key_of(each): len([*ast.walk(each.value)])
@@ -228,10 +224,10 @@ def without_explanations(lesson, lines):
     sentence = " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".").replace("\\", "\\\\")
     mine, first = statements(ast.parse("\n".join(lines)).body[0]), read_source(lesson.backward).first
     for each, own in zip(mine, statements(backward_tree(lesson))[-len(mine):], strict=False):
-        undone = Flow(lesson.forward, lesson.backward).undone.get(own.lineno + first - 1, {})
-        if undone.keys() - quoted:
-            above[each.lineno] = [f"{' ' * each.col_offset}# {line}" for line in undone.values()]
-            quoted |= undone.keys()
+        forward = undone(lesson, own.lineno + first - 1)
+        if forward.keys() - quoted:
+            above[each.lineno] = [f"{' ' * each.col_offset}# {line}" for line in forward.values()]
+            quoted |= forward.keys()
     comments = {token.start[0]: token.start[1] for token in tokenize.generate_tokens(
         io.StringIO("\n".join(lines)).readline) if token.type == tokenize.COMMENT}
     kept = [*lines[:begin], *[f'{indent}"""{sentence}."""'] * bool(text)]
@@ -305,7 +301,9 @@ def find_function(tree, function):
 def forward_remark(exercise):
     """Return a sentence if the forward in an exercise's file was edited, or None. Comments do not count."""
     forward = exercise.lesson.forward
-    theirs = find_function(ast.parse(exercise.text), forward)
+    owner = forward.__qualname__.rpartition(".")[0].lstrip("_")
+    text = exercise.text.replace(f"self._{owner}__", "self.__") if owner else exercise.text
+    theirs = find_function(ast.parse(text), forward)
     if theirs is None or ast.dump(theirs) == ast.dump(parsed(forward)):
         return None
     owner = exercise.lesson.file if exercise.lesson.is_own else "npgpt"

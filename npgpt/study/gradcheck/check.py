@@ -26,7 +26,7 @@ from npgpt.study.gradcheck.measure import (
     upstream,
 )
 from npgpt.study.gradcheck.source import last_return, read_source
-from npgpt.study.gradcheck.spelling import canonical
+from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.gradcheck.suspects import Suspects
 from npgpt.study.gradcheck.trace import Assignment, Recorded, is_exact, is_floating
 from npgpt.study.lessons.lesson import as_tuple, map_arrays
@@ -89,14 +89,7 @@ def checked(lesson, known=None, tolerance=TOLERANCE):
     result = lesson.run_backward(map_arrays(np.copy, known.dy), cache, backward.function)
     forward_source = read_source(lesson.forward)
     source = read_source(lesson.backward)
-    variables = [*lesson.inputs, *(each.name for each in known.variables)]
-    words = {name for each in source.statements for name in each.targets} | source.filled.keys()
-    words |= {each.name for each in backward.record}
-    spelling = (
-        canonical(words | {*source.returned}, tuple(dict.fromkeys(variables)))
-        if lesson.is_pair
-        else {}
-    )
+    spelling = spelled(lesson.forward, lesson.backward, tuple(lesson.inputs))
     source = source.respelled(spelling)
     record = backward.record + filled(backward, source)
     record = [dataclasses.replace(each, name=spelling.get(each.name, each.name)) for each in record]

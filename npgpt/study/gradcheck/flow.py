@@ -10,6 +10,7 @@ import inspect
 import re
 
 from npgpt.study.gradcheck.source import Selfless, parsed, read_source
+from npgpt.study.gradcheck.spelling import spelled
 
 
 @functools.cache
@@ -25,7 +26,10 @@ class Flow:
         self.code = {i: re.sub(r"(^|\s+)#.*", "", text).strip() for i, text in enumerate(source.lines, source.first)}
         arguments, given = ([*inspect.signature(each).parameters] for each in (forward, backward))
         self.forward = statements_read(forward)
-        self.backward = statements_read(backward)
+        names = spelled(forward, backward)
+        self.backward = [(node, {names.get(each, each) for each in changes}, {names.get(each, each) for each in reads})
+                         for node, changes, reads in statements_read(backward)]
+        given = [names.get(each, each) for each in given]
         self.known = {*arguments}.union(*(changes | reads for _, changes, reads in self.forward))
         self.upstream = {name: reads for name in given[:1] for _, _, reads in self.forward[-1:]}    # what it returns
         # An argument that gets no gradient is a constant, such as a mask, even if it is changed first.
@@ -92,6 +96,15 @@ class Flow:
             if makes & ends or later:
                 found[i] = {i}.union(*later)
         return {i: ways for i, ways in found.items() if version in self.links[i][0]}
+
+
+def undone(lesson, line):
+    """Return {line of the forward: its code} of what a line of a lesson's backward undoes.
+
+    That a line of other people's code does so must be proved: its gradient is right.
+    """
+    is_proved = lesson.proved is None or line in lesson.proved
+    return Flow(lesson.forward, lesson.backward).undone.get(line, {}) if is_proved else {}
 
 
 def statements_read(function):

@@ -16,6 +16,7 @@ from npgpt.engine.ops import table
 from npgpt.engine.watch import watched
 from npgpt.study.gradcheck.digits import exact_object, exactly, mp_context, wide
 from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.gradcheck.trace import LINES, Recorded, is_exact, is_floating
 from npgpt.study.lessons.lesson import as_tuple
 
@@ -135,7 +136,7 @@ def traced_forward(lesson):
     lesson.run_forward(moved, other.function)
     left_out = {*source.filled}
     if lesson.is_one_function:          # it computes the gradients, too
-        left_out |= {f"d{each.name}" for each in forward.record}
+        left_out |= spelled(lesson.forward, lesson.backward).keys()
     variables = []
     alike = len(forward.record) == len(other.record)  # a branch or a loop may depend on the numbers
     left = Counter((each.line, each.name) for each in forward.record)

@@ -69,6 +69,7 @@ def check_own(pair):
         if time.monotonic() - started < PATIENCE and is_finite(other):
             checks, backward, _ = best_checked(other)
             ran |= {*backward.ran}
+            allow_rounded(checks, found)
             if first_wrong(checks) and not first_wrong(found):
                 lesson, found = other, checks
                 notes.append(f"in the draw with a standard deviation of {setting.spread:g}")
@@ -77,6 +78,14 @@ def check_own(pair):
         notes += evidence(lesson, found)
     notes += left_out(lesson, found, ran)
     return Verified(found, notes, remark, pair.key)
+
+
+def allow_rounded(checks, found):
+    """Let what was rounded in a first draw be so in a wider one, where the error is larger."""
+    rounded = {(each.variable, each.forward_line) for each in found if each.verdict == ROUNDED}
+    for each in checks:
+        if (each.variable, each.forward_line) in rounded and (each.relative or 0) < ROUGH:
+            each.verdict = ROUNDED
 
 
 def small_errors(lesson, checks):
@@ -226,7 +235,7 @@ def left_out(lesson, checks, ran):
             f"{'right where it ran' if not first_wrong(checks) else 'not all of it ran'}: {numbers} did not run"
         )
     unread = [each.variable for each in checks if each.verdict == NOT_FOUND]
-    unread += [name for identity, name in lesson.others if depends(lesson, identity)]
+    unread += [name for identity, name in lesson.buffers if depends(lesson, identity)]
     if unread:
         said.append(f"no gradient was found of {', '.join(unread)}, which the result depends on")
     others = [

@@ -4,6 +4,8 @@
 
 import functools
 
+from npgpt.study.gradcheck.source import Selfless, names_in, parsed
+
 FORMS = (
     "d{}",
     "d_{}",
@@ -26,11 +28,9 @@ FORMS = (
 )
 
 
-@functools.lru_cache(64)
+@functools.lru_cache(256)
 def spellings(variables):
-    """Return name -> variable for the names of gradients of some variables; that of the only `a.w`
-    may be dw.
-    """
+    """Return name -> variable for the names of gradients; that of the only `a.w` may be dw."""
     found = {}
     last = [variable.rpartition(".")[2] for variable in variables]
     for fold in (str, str.lower):
@@ -39,7 +39,7 @@ def spellings(variables):
                 for name in [variable.replace(".", "_")] + [end] * (last.count(end) == 1):
                     found.setdefault(form.format(fold(name)), variable)
                     found.setdefault(fold(form).format(fold(name)), variable)
-    return {name: variable for name, variable in found.items() if name not in variables}
+    return found
 
 
 def variable_of(name, variables):
@@ -48,9 +48,13 @@ def variable_of(name, variables):
     return None if name in variables else found.get(name, found.get(name.lower()))
 
 
-def canonical(names, variables):
-    """Return name -> "dv" for those of `names` that are names of the gradient of a variable v,
-    "da_w" of a.w.
-    """
-    found = {name: variable_of(name, variables) for name in names}
+@functools.lru_cache(256)
+def spelled(forward, backward, inputs=()):
+    """Return name -> "dv" for the names in a backward of gradients of the forward's variables, "da_w" for a.w."""
+    trees = [Selfless().visit(parsed(each)) for each in (forward, backward)]
+    arguments, words = ([each.arg for each in tree.args.args] + sorted(names_in(tree)) for tree in trees)
+    variables = tuple(dict.fromkeys([*inputs, *arguments]))
+    if forward is backward:         # a loss and its gradients
+        variables = tuple(each for each in variables if each not in spellings(variables))
+    found = {name: variable_of(name, variables) for name in words}
     return {name: f"d{variable.replace('.', '_')}" for name, variable in found.items() if variable}

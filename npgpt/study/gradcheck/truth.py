@@ -12,8 +12,7 @@ import numpy as np
 from npgpt.study.gradcheck.check import gradient_names
 from npgpt.study.gradcheck.measure import intermediate_gradient, traced_forward, upstream
 from npgpt.study.gradcheck.pictures import Arrays
-from npgpt.study.gradcheck.source import read_source
-from npgpt.study.gradcheck.spelling import canonical
+from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.gradcheck.trace import Recorded
 from npgpt.study.lessons.random_settings import random_settings
 from npgpt.study.lessons.table import lesson_named
@@ -41,20 +40,15 @@ class Case:
         """Return the arguments of the backward, as new arrays."""
         return self.lesson.arguments(*copy.deepcopy((self.dy, self.cache)))
 
-    def spelling(self, source, variables=()):
-        """Return name -> "dv" of the gradients in a backward of a layer of one's own, which may
-        have other names.
-        """
-        variables = variables or traced_forward(self.lesson)[2]
-        words = {name for each in source.statements for name in each.targets} | source.filled.keys()
-        known = dict.fromkeys([*self.inputs, *(each.name for each in variables)])
-        return canonical(words, tuple(known)) if self.lesson.is_pair else {}
+    @property
+    def spelling(self):
+        """Name -> "dv" of the gradients in the backward of a layer of one's own, which may have other names."""
+        return spelled(self.forward, self.backward, tuple(self.inputs))
 
     @functools.cached_property
     def intermediates(self):
         """Return (gradients, helpers)."""
         variables = traced_forward(self.lesson)[2]
-        spelling = self.spelling(read_source(self.backward), variables)
         backward = Recorded(self.backward)
         self.lesson.apply(backward.function, self.arguments())
         of_variables = {f"d{each.name}" for each in variables if not each.constant}
@@ -62,7 +56,7 @@ class Case:
         gradients = {}
         helpers = {}
         for each in backward.record:
-            each.name = spelling.get(each.name, each.name)
+            each.name = self.spelling.get(each.name, each.name)
             if each.name != self.lesson.upstream or self.name == "gpt":
                 kind = gradients if each.name in of_variables | of_inputs else helpers
                 kind.setdefault(each.name, []).append(each.value)

@@ -34,9 +34,10 @@ from npgpt.study.judge.judge import explained, new_seed, verdict
 from npgpt.study.judge.outcome import load_solution
 from npgpt.study.judge.report import Fault, Line, Report
 from npgpt.study.lessons.own_block import block_lesson
-from npgpt.study.lessons.own_file import read_pair, run_file, usage
+from npgpt.study.lessons.own_file import Missing, read_pair, run_file, usage
 
 TIME_LIMIT = 20.0           # seconds for a file, by default
+GRACE = 2.0                 # more of them, in which the process can say where it is
 MEMORY = 4 << 30            # bytes of address space, of which NumPy and BLAS take a quarter
 FILE_SIZE = 64 << 20        # bytes of a file that the code writes, of its output, and of an answer
 OUTPUT = 64 << 10           # bytes of what the learner's code prints that are shown
@@ -48,13 +49,15 @@ MAIN = "-P", "-u", "-c", f"from {__name__} import main; main()"
 class Answer:
     """What the process found: of an exercise `report`, of layers of one's own `layers`.
 
-    layers: those that were checked; left: of the others, how each is called and why it was not;
+    layers: those that were checked; left: of the others, how each is called and why it was not,
+    failed: for another reason than that nothing says what its inputs are;
     error: why there is nothing else, to be said after the path.
     """
 
     report: Report | None = None
     layers: list[Verified] = dataclasses.field(default_factory=list)
     left: list[str] = dataclasses.field(default_factory=list)
+    failed: bool = False
     error: str = ""
 
 
@@ -93,7 +96,7 @@ def ask(path, seconds, code, action, *request):
     code: what may not have ended.
     """
     request = json.dumps([action.__name__, seconds, str(path), *request])
-    how, lines, output = run_process(request, seconds)
+    how, lines, output = run_process(request, seconds + GRACE)
     text = printable(output[:OUTPUT].decode(errors="replace"), kept="\n\t")
     print(text, end="" if text.endswith("\n") or not text else "\n", file=sys.stderr)
     if len(output) > OUTPUT:
@@ -139,8 +142,19 @@ def run_process(request, seconds):
         return how, lines, output.read(OUTPUT + 1)
 
 
+class Late(KeyboardInterrupt):
+    """The time is over; code that catches all exceptions does not catch this one."""
+
+
+def late(*_):
+    raise Late
+
+
 def limit(seconds):
     """Limit the resources of this process, as far as the system can."""
+    with contextlib.suppress(AttributeError):           # Windows
+        signal.signal(signal.SIGALRM, late)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
     # CPU: more than the parent allows
     limits = {"CPU": int(seconds) + 10, "AS": MEMORY, "FSIZE": FILE_SIZE, "CORE": 0}
     for name, most in limits.items():
@@ -166,7 +180,14 @@ def main():
     except BaseException as error:          # also SystemExit, and an ImportError without SciPy
         line, text = raised_at(error, path), one_line(error)
         said = f", line {line}: {describe(error)}" if line else f": {text}"
-        send(Answer(error=text[len(path):] if text.startswith(path) else said))
+        if isinstance(error, Late):
+            said = (f"{f', line {line}' if line else ''}: this has not ended within {seconds:g} "
+                    "seconds: is there an endless loop, or a training that belongs below "
+                    '`if __name__ == "__main__":`? (--time-limit gives it longer)')
+        try:
+            send(Answer(error=text[len(path):] if text.startswith(path) else said))
+        except OSError:
+            signal.pause()          # the code closed all files: it is said when the time is over
     os._exit(0)             # without the learner's threads and exit handlers
 
 
@@ -178,7 +199,7 @@ def judge_exercise(path, layer, what, text, seed, send):
     send(Answer(report))
     if wrong is not None:
         # no words if the code ends otherwise this time
-        with silent(), contextlib.suppress(Exception):
+        with silent(), contextlib.suppress(Exception, Late):
             send(Answer(explained(solution, known, wrong, report)))
 
 
@@ -204,21 +225,20 @@ def check_pairs(file, what, inputs, send):
             f"{file}: there is no pair x_forward and x_backward, no class with both, and no function x_loss "
             f"that returns a loss and its gradients"
         )
-    layers, left = [], []
+    layers, left, failed = [], [], False
     for each in passes:
         try:
             layers.append(check_own(read_pair(file, each.name, tuple(inputs))))
         except Exception as error:
-            line = (
-                ""
-                if isinstance(error, UserError) or not (line := raised_at(error, file))
-                else f"line {line}: "
-            )
+            is_missing = isinstance(error, Missing)
+            line = raised_at(error, file)
             said = one_line(error) if isinstance(error, UserError) else describe(error)
-            left.append(f"{usage(file, each)}: {line}{said.removeprefix(f'{file}: ')}")
+            place = f"line {line}: " if line and not isinstance(error, UserError) else ""
+            left.append(usage(file, each) + f": {place}{said.removeprefix(f'{file}: ')}" * (not is_missing))
+            failed |= not is_missing
     if block:
         layers.append(Verified(best_check(block.at())[0]))
-    send(Answer(layers=layers, left=left))
+    send(Answer(layers=layers, left=left, failed=failed))
 
 
 def to_json(value):

@@ -3,7 +3,7 @@
 import ast
 
 from npgpt.study.exercises.exercise import key_of, notes_of, statements
-from npgpt.study.gradcheck.flow import Flow
+from npgpt.study.gradcheck.flow import undone
 from npgpt.study.gradcheck.source import backward_tree, read_source
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.report import Fault
@@ -73,7 +73,7 @@ def hints(lesson, key):
     """Return the three hints on a line of the lesson's backward: the forward's line, the rule, the line itself."""
     statement = dict(package_statements(lesson))[key]
     line = read_source(lesson.backward).first + statement.lineno - 1
-    quoted = Flow(lesson.forward, lesson.backward).undone[line].values()
+    quoted = undone(lesson, line).values()
     where = f"the forward's line{'s' * (len(quoted) > 1)}: {'; '.join(quoted)}" if quoted else "what the cache holds"
     notes, writer = notes_of(lesson), lesson.file.name if lesson.is_own else "the package"
     return [f"look at {where}", notes[key].hint if key in notes else PREPARATION,

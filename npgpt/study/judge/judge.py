@@ -13,6 +13,7 @@ from npgpt.errors import one_line
 from npgpt.study.exercises.findings import Finding
 from npgpt.study.gradcheck.check import OK, WRONG, compared, gradient_line, gradient_names, named_line, tree_line
 from npgpt.study.gradcheck.source import last_return, read_source
+from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.explain import Explanation
@@ -69,13 +70,10 @@ class Judgement:
         self.outcome = outcome = run_case(solution, case, traced, shown)
         self.source = read_source(solution.function) if solution.tree else None
         self.lesson, self.record = case.lesson, outcome.record
-        if self.source and self.lesson.is_pair:
-            spelling = case.spelling(self.source)
+        if self.source:
+            spelling = spelled(case.forward, solution.function, tuple(case.inputs))
             self.source = self.source.respelled(spelling)
-            self.record = [
-                dataclasses.replace(each, name=spelling.get(each.name, each.name))
-                for each in self.record
-            ]
+            self.record = [dataclasses.replace(each, name=spelling.get(each.name, each.name)) for each in self.record]
         self.results, self.faults = {}, []
         self.finished = False
         if outcome.raised:

@@ -50,6 +50,7 @@ class Lesson:
 
     is_own = is_pair = is_one_function = False        # see `Pair`
     has_upstream = True
+    proved = None
     may_be_frozen = ()                      # see `OwnBlock`
 
     key = name                              # what `lesson_named` finds it by

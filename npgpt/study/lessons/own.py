@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.errors import UserError
+from npgpt.study.gradcheck.check import OK, ROUNDED, check_lesson
 from npgpt.study.gradcheck.source import parsed, returned_value
 from npgpt.study.gradcheck.spelling import variable_of
 from npgpt.study.lessons.inputs import drawn, sizes_of
@@ -81,7 +82,7 @@ class Pair(Lesson):
     world: World = dataclasses.field(default_factory=lambda: World({}))
     layer: object = None
     weights: tuple = ()
-    others: tuple = ()
+    buffers: tuple = ()
     fixed: dict = dataclasses.field(default_factory=dict)
     moved: tuple = ()
     convert: object = staticmethod(lambda array: array.astype(np.float64))
@@ -115,6 +116,11 @@ class Pair(Lesson):
         return dataclasses.replace(
             super().mapped(function), convert=lambda array: function(array.astype(np.float64))
         )
+
+    @functools.cached_property
+    def proved(self):
+        """The lines of the backward whose gradients are right."""
+        return {each.backward_line for each in check_lesson(self) if each.verdict in (OK, ROUNDED)}
 
     @functools.cached_property
     def parameters(self):

@@ -80,6 +80,10 @@ DEEPER = 2  # folders above a package, for the relative imports of what it impor
 VECTORS = re.compile(r"[wb][a-z]?\d?|gamma|beta|bias|weights?", re.IGNORECASE)
 
 
+class Missing(UserError):
+    """Nothing says what an input is."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Found:
     """What a file has: a pair of functions (or one function twice), or a class with the names of
@@ -332,6 +336,8 @@ def constructed(path, found, texts, names):
         else:
             arguments.append(value)
     World({}).reset()
+    if required(found.owner) and not texts:
+        raise Missing(f"{path}: what are its arguments, as in {usage(path, found)}?")
     try:
         return found.owner(*arguments, **named), arrays
     except Exception as error:
@@ -341,16 +347,24 @@ def constructed(path, found, texts, names):
         ) from None
 
 
+def required(function):
+    """Return the names of a function's parameters without a default, but `self`."""
+    return [
+        name
+        for name, each in inspect.signature(function).parameters.items()
+        if each.default is each.empty
+        and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        and name != "self"
+    ]
+
+
 def usage(path, found):
     """Return how a command calls one of the `Found`, with what has to be filled in."""
-    if not found.owner:
-        return found.name
-    needed = [
-        each.name
-        for each in inspect.signature(found.owner).parameters.values()
-        if each.default is each.empty and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-    ]
-    return f'"{path}:{found.name}({", ".join(f"{name}=…" for name in needed)})"'
+    name, forward = f"{path} {found.name}", run_file(path)[0].get(found.forward)
+    if found.owner:
+        arguments = ", ".join(f"{each}=…" for each in required(found.owner))
+        name, forward = f'"{path}:{found.name}({arguments})"', getattr(found.owner, found.forward)
+    return " ".join([name, *(f"--input {each}=…" for each in required(forward))])
 
 
 @functools.lru_cache
@@ -481,16 +495,11 @@ def make_pair(forward, backward, layer, said, world, path="", arrays=None, **fie
     order = [each.name for each in parameters]
     shapes = {name: shapes[name] for root in order for name in shapes if name.split(".")[0] == root}
     roots = {name.split(".")[0] for name in shapes} | values.keys()
-    for each in parameters:
-        if (
-            each.name not in roots
-            and each.default is each.empty
-            and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-        ):
-            raise UserError(
-                f"{path}: nothing says the shape of {each.name}: use --input {each.name}=4,5, or a dict "
-                "LESSON (see npgpt gradcheck --help)"
-            )
+    if missing := [name for name in required(forward) if name not in roots]:
+        raise Missing(
+            f"{path}: nothing says the shape of {missing[0]}: use --input {missing[0]}=4,5, or a "
+            "dict LESSON (see npgpt gradcheck --help)"
+        )
     return with_weights(
         Pair(
             "",
@@ -514,7 +523,7 @@ def with_weights(pair, arrays):
     """
     if pair.layer is not None:
         weights, others = find_weights(pair.at(), arrays)
-        pair = dataclasses.replace(pair, weights=weights, others=tuple(others.items()))
+        pair = dataclasses.replace(pair, weights=weights, buffers=tuple(others.items()))
     start = pair.at()
     if not start.inputs:
         raise UserError(

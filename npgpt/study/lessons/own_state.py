@@ -14,19 +14,7 @@ from types import FunctionType, ModuleType
 import numpy as np
 
 SEED = 7  # of NumPy's and Python's generators before each forward
-PLAIN = (
-    type(None)
-    | bool
-    | int
-    | float
-    | complex
-    | str
-    | bytes
-    | type
-    | ModuleType
-    | FunctionType
-    | np.generic
-)
+PLAIN = int, float, complex, str, bytes, type, type(None), ModuleType, FunctionType, np.generic
 
 
 def parts_of(value):

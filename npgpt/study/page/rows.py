@@ -1,7 +1,7 @@
 """The rows of a lesson on the page: a line of the forward, and beside it the lines of the backward that undo it."""
 
 from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, OTHER, WRONG
-from npgpt.study.gradcheck.flow import Flow
+from npgpt.study.gradcheck.flow import undone
 
 
 def rows_of(lesson, forward, backward, checks):
@@ -10,7 +10,6 @@ def rows_of(lesson, forward, backward, checks):
     forward, backward: from `code_units`. The forward's arguments are beside the backward's `return`. Another line of
     the backward is in the lowest row that it undoes and that is not below the line before it: it reads upwards.
     """
-    flow = Flow(lesson.forward, lesson.backward)
     rows = []
     for group in grouped(forward):
         unit = group[-1]
@@ -21,12 +20,13 @@ def rows_of(lesson, forward, backward, checks):
     at = len(rows) - 1
     for group in grouped(backward):
         unit = group[-1]
-        undone = [i for i, row in enumerate(rows) if row["line"] in flow.undone.get(unit["line"], ())]
+        lines = undone(lesson, unit["line"])
+        found = [i for i, row in enumerate(rows) if row["line"] in lines]
         if unit["returns"]:
             at = 0
-        elif undone:
-            at = max([i for i in undone if i <= at], default=max(undone))
-        for i in undone:
+        elif found:
+            at = max([i for i in found if i <= at], default=max(found))
+        for i in found:
             if i != at:
                 rows[i]["why"] = (f"in one step with line {unit['line']} {'↓' if i < at else '↑'}")
         rows[at]["backward"] += group

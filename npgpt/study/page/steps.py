@@ -9,6 +9,7 @@ from npgpt.study.exercises.exercise import statements
 from npgpt.study.gradcheck.check import gradient_names, matched
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import parsed, read_source
+from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.gradcheck.trace import Assignment, Recorded, is_floating
 from npgpt.study.lessons.lesson import map_arrays
 from npgpt.study.lessons.table import lesson_named
@@ -33,6 +34,9 @@ def traced_pass(lesson, known, lines):
     _, cache = lesson.run_forward(lesson.inputs, forward.function)
     dy = map_arrays(np.copy, known.dy)          # one's own backward may write to it
     result = lesson.run_backward(dy, cache, backward.function)
+    names = spelled(lesson.forward, lesson.backward, tuple(lesson.inputs))
+    for each in backward.record:
+        each.name = names.get(each.name, each.name)
     record = forward.record + backward.record
 
     def add(function, line, name, value):
