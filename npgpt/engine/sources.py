@@ -43,8 +43,13 @@ def tree_of(code):
     except (OSError, SyntaxError):
         return None
     found = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)
-             and (each.name, each.lineno) == (code.co_name, code.co_firstlineno)]
+             and (each.name, first_line(each)) == (code.co_name, code.co_firstlineno)]
     return found[0] if found and code in codes else None
+
+
+def first_line(function):
+    """Return the line at which a function's tree begins: that of its first decorator."""
+    return min(each.lineno for each in [function, *function.decorator_list])
 
 
 @functools.lru_cache(64)

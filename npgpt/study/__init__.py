@@ -31,7 +31,7 @@ from npgpt.study.judge.outcome import Solution, solution_of
 from npgpt.study.judge.own_backward import train as train
 from npgpt.study.judge.report import Report, report_text
 from npgpt.study.judge.shapes import EXACT
-from npgpt.study.lessons.own_file import pair_in_memory
+from npgpt.study.lessons.own_make import pair_in_memory
 from npgpt.study.lessons.own_state import generators_kept
 from npgpt.study.lessons.setting import PLAIN
 from npgpt.study.lessons.table import lesson_named

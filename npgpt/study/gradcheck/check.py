@@ -37,6 +37,7 @@ EXACT = 1e-15  # the same with 60 digits: a rounded constant of the code, such a
 ZERO = 1e-30        # with 60 digits: a smaller gradient is zero
 OK, WRONG, FUSED, CONSTANT, OTHER, ROUNDED = "ok", "WRONG", "fused", "constant", "other", "rounded"
 UNNAMED = "no dv"
+ARGUMENT = "(argument)"       # in the place of a forward's line
 NOT_FOUND = "no gradient found"
 NO_GRADIENT = "no gradient: must be frozen"
 ROW = "  {:<24} {:<14} {:>5} {:>6} {:>9}  {}"       # of the table
@@ -82,15 +83,13 @@ def check_lesson(lesson, known=None):
 def checked(lesson, known=None, tolerance=TOLERANCE):
     """Return the checks of a lesson, and the `Recorded` backward. tolerance: in float64."""
     known = known or truth(lesson)
-    _, cache = lesson.run_forward(
-        lesson.inputs
-    )  # once more: what it keeps elsewhere is of this run
-    backward = Recorded(lesson.backward)
+    forward, backward = Recorded(lesson.forward), Recorded(lesson.backward)
+    # once more: what it keeps elsewhere is of this run
+    _, cache = lesson.run_forward(lesson.inputs, forward.function)
     result = lesson.run_backward(map_arrays(np.copy, known.dy), cache, backward.function)
     forward_source = read_source(lesson.forward)
-    source = read_source(lesson.backward)
     spelling = spelled(lesson.forward, lesson.backward, tuple(lesson.inputs))
-    source = source.respelled(spelling)
+    source = read_source(lesson.backward).only({*backward.ran}).respelled(spelling)
     record = backward.record + filled(backward, source)
     record = [dataclasses.replace(each, name=spelling.get(each.name, each.name)) for each in record]
     named_by_results(record, known, lesson, source)
@@ -111,7 +110,7 @@ def checked(lesson, known=None, tolerance=TOLERANCE):
         statement = forward_source.statement_at(line)
         back = source.statement_at(backward_line) if backward_line else None
         checks.append(LineCheck(
-            lesson.name, forward_source.file, name, line, statement.text if statement else "(argument)", backward_line,
+            lesson.name, forward_source.file, name, line, statement.text if statement else ARGUMENT, backward_line,
             back.text if back else "", [*np.shape(value)], relative,
             None if relative is None or tolerance != EXACT else digits(relative), verdict,
             through))
@@ -168,9 +167,10 @@ def checked(lesson, known=None, tolerance=TOLERANCE):
             in_turns = sum((each.name, each.line) == (made.name, made.line) for each in record) > 1
             if checks[-1].verdict == WRONG and (right or in_turns):
                 checks[-1].verdict = OTHER
-    verified = {each.backward_line for each in checks if each.verdict in (OK, ROUNDED)} - {
-        each.backward_line for each in checks if each.verdict == WRONG}
-    suspects = Suspects(lesson.backward, spelling, verified)
+    suspects = Suspects(lesson, spelling, checks, lesson.inputs | forward.last, backward.last)
+    for each in checks:
+        if each.verdict == WRONG and each.forward_text != ARGUMENT and suspects.is_other(each):
+            each.verdict = OTHER        # what is computed from it is right
     for each in checks:
         if each.verdict == WRONG and each.backward_line:
             each.since, each.until = suspects.of(each.backward_line)
@@ -198,12 +198,13 @@ def best_checked(lesson):
     y, cache = lesson.run_forward(lesson.inputs)
     lesson.run_backward(upstream(lesson, y), cache)         # its own mistakes are raised as they are
     said = 'measured in float64: pip install "npgpt[study]" for 30 digits'
-    if importlib.util.find_spec("mpmath"):
+    kinds = dtypes_of(lesson) if lesson.is_pair else set()
+    if importlib.util.find_spec("mpmath") and "complex128" not in kinds:        # mpmath's arrays have no `.real`
         try:
             return *checked(exact(lesson)), ""
         except Exception as error:
             said = f"{lesson.name} cannot compute with 60 digits ({describe(error)}): measured in float64"
-    if lesson.is_pair and computes_in_float32(lesson):
+    if "float32" in kinds:
         return *checked(
             lesson, truth(lesson, COARSE), IN_FLOAT32
         ), f"{lesson.name} computes in float32: to three digits"
@@ -220,22 +221,18 @@ def best_checked(lesson):
             for name in known.inputs
             if (name, first) in wrong
         }
-        for each, closer in zip(found, check_lesson(lesson, known), strict=True):
-            each.verdict = closer.verdict if each.verdict == WRONG else each.verdict
+        closer = check_lesson(lesson, known)
+        found = [one if one.verdict != WRONG else other for one, other in zip(found, closer, strict=True)]
     return found, backward, said
 
 
-def computes_in_float32(lesson):
-    """Return whether a forward or backward rounds to float32 on the way from float64 to float64."""
+def dtypes_of(lesson):
+    """Return the dtypes of all arrays that a forward and a backward compute from float64."""
     forward, backward = (Recorded(each, is_array) for each in (lesson.forward, lesson.backward))
     y, cache = lesson.run_forward(lesson.inputs, forward.function)
     gradients = lesson.run_backward(upstream(lesson, y), cache, backward.function)
-    made = [
-        *as_tuple(y),
-        *gradients.values(),
-        *(each.value for each in forward.record + backward.record),
-    ]
-    return any(each.dtype in (np.float32, np.float16) for each in made if is_array(each))
+    made = [*as_tuple(y), *gradients.values(), *(each.value for each in forward.record + backward.record)]
+    return {each.dtype.name for each in made if is_array(each)}
 
 
 def is_array(value):
@@ -249,7 +246,7 @@ def filled(recorded, source):
     """
     return [Assignment(source.name, line, name, np.array(recorded.last[name]))
             for name, line in source.filled.items()
-            if name in recorded.last and max(assigning(source, [name]), default=0) < line]
+            if is_floating(recorded.last.get(name)) and max(assigning(source, [name]), default=0) < line]
 
 
 def named_by_results(record, known, lesson, source):
@@ -304,6 +301,8 @@ def gradient_line(source, record, name, true, gradient, results):
     if filled or made is None:
         line = filled or named_line(source, name, names)
         return last_return(source) if results and line == source.first else line
+    if made.line == source.first:       # an argument, passed on
+        return last_return(source)
     if relative_error(made.value, true) <= TOLERANCE < relative_error(gradient, true):
         return tree_line(source, name) or source.statements[-1].first
     if relative_error(made.value, gradient) > 0.0:
@@ -313,18 +312,16 @@ def gradient_line(source, record, name, true, gradient, results):
 
 
 def part_line(source, path):
-    """Return the line of a backward that assigns what is at a path of an object, or calls the part
-    that does; or None.
+    """Return the line of a backward that assigns what is at a path of an object, or calls the part that does; or None.
     """
     steps = [rf"(\.{key}|\[{re.escape(repr(key))}\])" for key in path]
-    assigns = [
-        each.first
-        for each in source.statements
-        if re.search("".join(steps), re.split(r" \W?= ", each.text)[0])
-    ]
+    begin = {each.first: re.split(r" \W?= ", each.text)[0] for each in source.statements if "= " in each.text}
+    for wanted in "".join(steps), steps[-1] + "$", "self" + steps[0] + "$":
+        if assigns := [line for line, text in begin.items() if re.search(wanted, text)]:
+            return assigns[-1]
     calls = [each.first for n in range(len(path) - 1, 0, -1) for each in source.statements
              if re.search("self" + "".join(steps[:n]) + r"(\.\w+)?\(", each.text)]
-    return next(iter(assigns[-1:] + calls), None)
+    return next(iter(calls), None)
 
 
 def gradient_names(name):
@@ -387,7 +384,7 @@ def digits(relative):
 def first_wrong(checks):
     """Return the wrong check at the earliest line of the backward, or None."""
     wrong = [each for each in checks if each.verdict == WRONG]
-    return min(wrong, key=lambda each: each.backward_line or 0, default=None)
+    return min(wrong, key=lambda each: each.backward_line or math.inf, default=None)
 
 
 def table_text(checks):

@@ -18,7 +18,8 @@ from npgpt.study.gradcheck.digits import is_exact, rounded, wide
 from npgpt.study.gradcheck.measure import STEP, derivative, exact, upstream, weighted_sum
 
 FEW_DIGITS = 4  # a shorter number is meant as it is
-UNIT = 0.999  # of the last digit: how far a constant may be from what it stands for
+UNITS = -0.501, 0.999  # of the last digit: what stands for a constant that is rounded, or cut off
+ROUGH_ENTRY = 1e-6  # error of a single entry, relative to it
 FITTED = 1e-3  # of the error, at most, that the fitted constants may leave
 
 
@@ -32,15 +33,21 @@ def rounded_constants(lesson, names):
             residuals(lesson, names, 0, 1)
         except Exception:
             return []
-    for side in ("backward", "forward"):
-        found = constants_of(getattr(lesson, side))
-        if found and (moved := fitted(lesson, side, found, names)) is not None:
-            return [
-                f"{constant.value!r} (line {constant.lineno})"
-                for constant, by in zip(found, moved, strict=True)
-                if abs(by) > FITTED
-            ]
-    return []
+    mine, theirs = constants_of(lesson.backward), constants_of(lesson.forward)
+    shared = {each.value for each in mine} & {each.value for each in theirs}
+    found = [each for each in mine if each.value not in shared]
+    side = "backward" if found else "forward"
+    found = found or [each for each in theirs if each.value not in shared]
+    moved = fitted(lesson, side, found, names) if found else None
+    return (
+        []
+        if moved is None
+        else [
+            f"{constant.value!r} (line {constant.lineno})"
+            for constant, by in zip(found, moved, strict=True)
+            if abs(by) > FITTED
+        ]
+    )
 
 
 def constants_of(function):
@@ -86,13 +93,25 @@ def fitted(lesson, side, nodes, names):
             [(errors(moved + 0.1 * unit, 0) - here) / 0.1 for unit in np.eye(len(nodes))]
         )
         moved = moved - np.linalg.lstsq(slopes.T, here, rcond=1e-9)[0]
-        if not (np.abs(moved) < UNIT).all():
+        signs = np.sign([node.value for node in nodes])
+        if not ((UNITS[0] < signs * moved) & (signs * moved < UNITS[1])).all():
             return None
     left = np.linalg.norm(errors(moved, 100)) / np.linalg.norm(errors(0 * moved, 100))
     return moved if left < FITTED and np.linalg.norm(start) else None
 
 
-def residuals(lesson, names, first, count):
+def all_digits(lesson, name):
+    """Return whether also the small entries of an input's gradient are right, each in relation to itself."""
+    lesson = exact(lesson)
+    y, cache = lesson.run_forward(lesson.inputs)
+    given = np.abs(rounded(lesson.run_backward(upstream(lesson, y), cache)[f"d{name}"]))
+    least = given[given > 0].min(initial=1.0) * 1e-9
+    direction = least / np.maximum(given, least)  # along it each entry counts alike
+    [error] = residuals(lesson, [name], 0, 1, direction)
+    return abs(error) <= ROUGH_ENTRY * (given * direction).sum()
+
+
+def residuals(lesson, names, first, count, weight=1.0):
     """Return the errors of gradients along random directions. first: their seed; count: how many
     for each input.
     """
@@ -103,7 +122,7 @@ def residuals(lesson, names, first, count):
     for seed in range(first, first + count):
         rng = np.random.default_rng(seed)
         for name in names:
-            direction = rng.standard_normal(np.shape(lesson.inputs[name]))
+            direction = weight * rng.standard_normal(np.shape(lesson.inputs[name]))
             is_wide = is_exact(lesson.inputs[name])
             direction = wide(direction) if is_wide else direction
 

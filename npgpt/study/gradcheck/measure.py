@@ -104,11 +104,8 @@ def upstream(lesson, y, seed=0):
     rng = np.random.default_rng(5 + seed)
 
     def random_like(each):
-        drawn = (
-            1.0
-            if not lesson.has_upstream and np.ndim(each) == 0
-            else rng.standard_normal(np.shape(each))
-        )
+        shape = np.shape(each)
+        drawn = rng.standard_normal(shape) if lesson.has_upstream else np.ones(shape)
         # For a number it is positive in the plain case, as in training: a negative one would flip all signs.
         drawn = np.asarray(abs(drawn) if np.ndim(drawn) == seed == 0 else drawn)
         return wide(drawn) if is_exact(each) else drawn
@@ -129,7 +126,8 @@ def traced_forward(lesson):
     """
     rng = np.random.default_rng(6)
     source = read_source(lesson.forward)
-    moved = {name: value + rng.standard_normal(value.shape) for name, value in lesson.inputs.items()}
+    far = 1e-3 if lesson.is_pair else 1.0       # others' code may need numbers in a range
+    moved = {name: value + far * rng.standard_normal(value.shape) for name, value in lesson.inputs.items()}
     forward = Recorded(lesson.forward)
     other = Recorded(lesson.forward)
     y, cache = lesson.run_forward(lesson.inputs, forward.function)

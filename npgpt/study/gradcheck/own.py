@@ -5,12 +5,16 @@ reader should know.
 import ast
 import dataclasses
 import time
+from types import FunctionType
 
 import numpy as np
 
+from npgpt.engine.sources import tree_of
 from npgpt.errors import UserError
 from npgpt.study.gradcheck.check import (
+    ARGUMENT,
     NOT_FOUND,
+    OK,
     OTHER,
     ROUNDED,
     WRONG,
@@ -19,13 +23,14 @@ from npgpt.study.gradcheck.check import (
     first_wrong,
     table_text,
 )
-from npgpt.study.gradcheck.constants import rounded_constants
+from npgpt.study.gradcheck.constants import all_digits, rounded_constants
 from npgpt.study.gradcheck.measure import input_gradient, upstream
-from npgpt.study.gradcheck.source import parsed, read_source
+from npgpt.study.gradcheck.source import assigned_anywhere, parsed, read_source
 from npgpt.study.gradcheck.spelling import variable_of
-from npgpt.study.judge.shapes import mistake_in_numbers, same_ratio
+from npgpt.study.judge.shapes import CLOSE, mistake_in_numbers
+from npgpt.study.lessons.inputs import is_computed
 from npgpt.study.lessons.lesson import as_tuple
-from npgpt.study.lessons.own_state import same
+from npgpt.study.lessons.own_state import holders, parts_of, same
 from npgpt.study.lessons.setting import PLAIN
 
 WIDE = 3.0  # standard deviation of the second draw, at least
@@ -60,24 +65,28 @@ def check_own(pair):
     runs differ.
     """
     lesson = pair.at()
+    if not is_finite(lesson):
+        raise UserError(
+            f"{lesson.name} returns no finite numbers for inputs from a normal distribution: "
+            "give it others, as in --input x=4,6:0.1..2.0"
+        )
     notes = behaviour(lesson)
     started = time.monotonic()
-    found, backward, remark = best_checked(lesson)
+    found, backward, measured = best_checked(lesson)
     ran = {*backward.ran}
-    for setting in wide_settings(pair):
-        other = pair.at(setting)
+    for spread in spreads(pair):
+        other = pair.at(dataclasses.replace(PLAIN, seed=1, spread=spread))
         if time.monotonic() - started < PATIENCE and is_finite(other):
             checks, backward, _ = best_checked(other)
             ran |= {*backward.ran}
             allow_rounded(checks, found)
             if first_wrong(checks) and not first_wrong(found):
                 lesson, found = other, checks
-                notes.append(f"in the draw with a standard deviation of {setting.spread:g}")
     notes += small_errors(lesson, found)
-    if first_wrong(found):
-        notes += evidence(lesson, found)
+    notes += evidence(lesson, found) if first_wrong(found) else []
     notes += left_out(lesson, found, ran)
-    return Verified(found, notes, remark, pair.key)
+    pair.world.reset()
+    return Verified(found, notes, measured, pair.key)
 
 
 def allow_rounded(checks, found):
@@ -96,16 +105,21 @@ def small_errors(lesson, checks):
     inputs = dict.fromkeys(each.variable for each in small if each.variable in lesson.inputs)
     if not inputs or any(each.relative is None or each.relative > ROUGH for each in small):
         return []
+    for each in small:  # small entries may be wrong beside large ones
+        if (
+            each.verdict == ROUNDED
+            and each.forward_text == ARGUMENT
+            and not all_digits(lesson, each.variable)
+        ):
+            each.verdict = WRONG
     digits = f"rounded: right to {min(each.digits or int(-np.log10(each.relative)) for each in small)} digits"
     if constants := rounded_constants(lesson, inputs):
         for each in small:
             each.verdict = ROUNDED
         return [f"{digits}, because of {', '.join(constants)}"]
-    return (
-        []
-        if first_wrong(checks)
-        else [f"{digits}: does the backward leave a small number out, such as an eps?"]
-    )
+    if first_wrong(checks):
+        return []
+    return [f"{digits}: does the backward leave a small number out, such as an eps?"]
 
 
 def behaviour(lesson):
@@ -115,21 +129,21 @@ def behaviour(lesson):
     runs = [run(lesson), run(lesson)]
     if not same(runs[0][1], runs[1][1]):
         raise UserError(
-            f"{lesson.name}: two runs on equal inputs differ, although NumPy's and Python's generators were "
-            "seeded alike: no verdict. Does it draw numbers from a generator of its own?"
+            f"{lesson.name}: two runs on equal inputs differ, although NumPy's and Python's "
+            "generators were seeded alike: no verdict. Does it draw numbers without a seed, or "
+            "count its calls?"
         )
     (given, dy), (_, gradients), again = runs[0]
     notes = []
     if not same(given, dy):
-        notes.append(
-            f"{lesson.backward.__name__} writes to {lesson.upstream}, which the caller may need"
-        )
+        name = lesson.way.upstream
+        notes.append(f"{lesson.backward.__name__} writes to {name}, which the caller may need")
     doubled = [
         name
         for name, value in gradients.items()
-        if again.get(name) is not None
-        and np.any(value)
-        and np.allclose(again[name], 2 * np.asarray(value), rtol=1e-9, atol=0.0)
+        if np.any(value)
+        and np.shape(again.get(name)) == value.shape
+        and np.allclose(again[name], 2 * value, rtol=1e-9, atol=0.0)
     ]
     if doubled:
         notes.append(f"{', '.join(doubled)}: adds to what an earlier call left")
@@ -151,69 +165,77 @@ def run(lesson):
     return (given, dy), (y, kept), again
 
 
-def wide_settings(pair):
-    """Return settings of other draws: wider ones, so that what a number in the forward cuts off is
-    reached.
+def spreads(pair):
+    """Return standard deviations of other draws: so wide that what a number in the forward, or in
+    what it reads, cuts off is reached.
     """
-    constants = [
-        abs(node.value)
-        for node in ast.walk(parsed(pair.forward))
+    functions = [
+        pair.forward,
+        *(each for each in pair.world.names.values() if isinstance(each, FunctionType)),
+    ]
+    numbers = [
+        node.value
+        for each in functions
+        if (tree := tree_of(each.__code__))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Constant)
-        and isinstance(node.value, int | float)
-        and abs(node.value) <= MOST_WIDE
     ]
-    return [
-        dataclasses.replace(PLAIN, seed=1, spread=spread)
-        for spread in {WIDE, max(constants, default=0) * 1.5}
-        if spread >= WIDE
-    ]
+    numbers += [*pair.values.values(), *pair.world.names.values()]
+    numbers += [each for *_, parts in holders(pair.layer) for each in parts.values()]
+    sizes = [abs(each) for each in numbers if type(each) in (int, float) and abs(each) <= MOST_WIDE]
+    return sorted({WIDE, max(1.5 * max(sizes, default=0), WIDE)})
 
 
 def is_finite(lesson):
-    """Return whether a forward runs on these inputs and returns finite numbers."""
+    """Return whether a forward returns finite numbers, if it runs at all."""
     try:
-        with np.errstate(all="ignore"):
-            y = lesson.run_forward(lesson.inputs)[0]
-            return all(np.isfinite(np.asarray(each, np.float64)).all() for each in as_tuple(y))
+        y = lesson.run_forward(lesson.inputs)[0]
     except Exception:
-        return False
+        return lesson.seed == 0
+    return all(np.isfinite(np.asarray(each, np.float64)).all() for each in as_tuple(y))
 
 
 def evidence(lesson, checks):
     """Return what the numbers of wrong gradients of inputs prove: a factor, a transpose, a missing
-    sum.
+    sum; and whether the results are in another order.
     """
     y, cache = lesson.run_forward(lesson.inputs)
-    dy = upstream(lesson, y)
-    gradients = lesson.run_backward(dy, cache)
+    gradients = lesson.run_backward(upstream(lesson, y), cache)
     said = []
     for each in checks:
-        if (
-            each.verdict == WRONG
-            and each.variable in lesson.inputs
-            and each.forward_text == "(argument)"
-            and (each.relative is None or each.relative > ROUGH)
-        ):
+        if each.verdict == WRONG and each.forward_text == ARGUMENT and (each.relative or 1) > ROUGH:
+            name = f"d{each.variable}"
             true = input_gradient(lesson, each.variable, upstream(lesson, y))
-            given = np.asarray(gradients[f"d{each.variable}"])
-            finding = mistake_in_numbers(given, true)
-            factor = same_ratio(given, true) if given.shape == true.shape and true.any() else None
-            if factor:
-                said.append(
-                    f"d{each.variable} is {factor.operands[0]} times the true gradient everywhere"
-                )
-            elif finding:
-                said.append(f"d{each.variable}: {finding}")
+            given = np.asarray(gradients[name])
+            if factor := factor_of(given, true):
+                said.append(f"{name} is {factor:.5g} times the true gradient everywhere")
+            elif finding := mistake_in_numbers(given, true):
+                said.append(f"{name}: {finding}")
             elif given.shape != true.shape:
-                said.append(f"d{each.variable} has the shape {given.shape}, not {true.shape}")
+                said.append(f"{name} has the shape {given.shape}, not {true.shape}")
     labels = [variable_of(label, lesson.inputs) for label in read_source(lesson.backward).returned]
     order = [name for name in lesson.order if name in labels]
     if order != (named := [name for name in labels if name in order]):
         said.append(
-            f"the order of the results is WRONG: every caller unpacks {', '.join(f'd{each}' for each in order)}, "
-            f"but it returns {', '.join(f'd{each}' for each in named)}"
+            "the order of the results is WRONG: every caller unpacks "
+            f"{', '.join(f'd{each}' for each in order)}, but it returns "
+            f"{', '.join(f'd{each}' for each in named)}"
         )
     return said
+
+
+def factor_of(given, true):
+    """Return the number that every entry of a gradient is times the true one; 0.0 if there is none."""
+    is_zero = np.abs(true) <= CLOSE * np.abs(true).max(initial=0.0)
+    if (
+        given.shape != true.shape
+        or true.size < 2
+        or is_zero.all()
+        or np.abs(given[is_zero]).max(initial=0.0) > CLOSE
+    ):
+        return 0.0
+    ratios = given[~is_zero] / true[~is_zero]
+    return float(ratios.mean()) if np.ptp(ratios) <= CLOSE * abs(ratios.mean()) else 0.0
 
 
 def left_out(lesson, checks, ran):
@@ -222,44 +244,78 @@ def left_out(lesson, checks, ran):
     """
     said = []
     source = read_source(lesson.backward)
-    missed = [
-        each.first
-        for each in source.statements
-        if each.first not in ran and not each.text.startswith("return") and each.targets
-    ]
+    missed = [str(each.first) for each in source.statements if each.first not in ran]
     if missed:
-        numbers = (
-            f"line {missed[0]}" if len(missed) == 1 else f"lines {', '.join(map(str, missed))}"
-        )
+        lines = f"line{'s' * (len(missed) > 1)} {', '.join(missed)} did not run"
         said.append(
-            f"{'right where it ran' if not first_wrong(checks) else 'not all of it ran'}: {numbers} did not run"
+            f"{'not all of it ran' if first_wrong(checks) else 'right where it ran'}: {lines}"
         )
-    unread = [each.variable for each in checks if each.verdict == NOT_FOUND]
-    unread += [name for identity, name in lesson.buffers if depends(lesson, identity)]
+    unread = [each.variable for each in checks if each.verdict == NOT_FOUND] + [*lesson.buffers]
     if unread:
         said.append(f"no gradient was found of {', '.join(unread)}, which the result depends on")
+    words = assigned_anywhere(parsed(lesson.backward))
+    numbers = [
+        key
+        for key, value in (parts_of(lesson.layer) or {}).items()
+        if isinstance(value, float) and is_computed(key, words)
+    ]
+    extra = (
+        [
+            label
+            for label in source.returned
+            if variable_of(label, lesson.inputs) is None
+            and variable_of(label, [*lesson.world.names])
+        ]
+        if lesson.layer is None
+        else []
+    )
+    if numbers + extra:
+        said.append(
+            f"not checked: {', '.join(numbers + extra)}: only arrays of the object, and what the forward takes, are"
+        )
+    zero = [
+        each.variable
+        for each in checks
+        if each.forward_text == ARGUMENT
+        and each.verdict == OK
+        and not np.any(lesson_gradient(lesson, each.variable))
+    ]
+    if zero:
+        said.append(
+            f"the gradient of {', '.join(zero)} is 0 everywhere for these inputs, which shows little"
+        )
     others = [
         f"d{each.variable} (line {each.backward_line})" for each in checks if each.verdict == OTHER
     ]
     if others:
         said.append(
-            f"other: what is called {', '.join(dict.fromkeys(others))} is another value than that gradient, "
-            "but all results are right"
+            f"other: what is called {', '.join(dict.fromkeys(others))} is not that gradient, but "
+            "what is computed from it is right"
         )
+    if (wrong := first_wrong(checks)) and wrong.backward_line:
+        called = called_in(lesson, range(wrong.since, wrong.until + 1))
+        said += [f"or it is in {', '.join(called)}, which these lines call"] * bool(called)
     return said
 
 
-def depends(lesson, identity):
-    """Return whether the forward's result depends on an array of the object."""
+def lesson_gradient(lesson, name):
+    """Return the gradient of an input that a lesson's backward computes."""
+    y, cache = lesson.run_forward(lesson.inputs)
+    return lesson.run_backward(upstream(lesson, y), cache)[f"d{name}"]
 
-    def moved(array):
-        return array.astype(np.float64) * 1.25 + 0.5
 
-    results = [lesson.run_forward(lesson.inputs)[0]]
-    try:
-        results.append(
-            dataclasses.replace(lesson, moved=(identity, moved)).run_forward(lesson.inputs)[0]
+def called_in(lesson, lines):
+    """Return the names of the file's own functions, and of methods, that lines of the backward call."""
+    calls = [
+        node.func
+        for node in ast.walk(parsed(lesson.backward))
+        if isinstance(node, ast.Call) and node.lineno in lines
+    ]
+    return [
+        *dict.fromkeys(
+            ast.unparse(each)
+            for each in calls
+            if ast.unparse(each).startswith("self.")
+            or isinstance(lesson.world.names.get(getattr(each, "id", "")), FunctionType)
         )
-    except Exception:
-        return False
-    return not same(*results)
+    ]

@@ -36,6 +36,13 @@ class Source:
         """Return the statement at a line of the file, or None."""
         return next((each for each in self.statements if each.first <= line <= each.last), None)
 
+    def only(self, ran):
+        """Return the source with the statements that ran. ran: their first lines."""
+        statements = tuple(each for each in self.statements if each.first in ran)
+        last = [each.text for each in statements if each.text.startswith("return")][-1:]
+        returned = returned_by(ast.parse(last[0])) if last else ()
+        return dataclasses.replace(self, statements=statements, returned=returned)
+
     def respelled(self, names):
         """Return the source in which names that are assigned are called otherwise. names: old ->
         new.

@@ -3,6 +3,7 @@
 """
 
 import functools
+import re
 
 from npgpt.study.gradcheck.source import Selfless, names_in, parsed
 
@@ -24,28 +25,33 @@ FORMS = (
     "g_{}",
     "{}_gradient",
     "gradient_{}",
-    "d{}s",
-)
+    )
 
 
 @functools.lru_cache(256)
 def spellings(variables):
     """Return name -> variable for the names of gradients; that of the only `a.w` may be dw."""
     found = {}
-    last = [variable.rpartition(".")[2] for variable in variables]
+    last = [bare(variable.rpartition(".")[2]) for variable in variables]
     for fold in (str, str.lower):
         for form in FORMS:
             for variable, end in zip(variables, last, strict=True):
                 for name in [variable.replace(".", "_")] + [end] * (last.count(end) == 1):
                     found.setdefault(form.format(fold(name)), variable)
                     found.setdefault(fold(form).format(fold(name)), variable)
-    return found
+    return {name: variable for name, variable in found.items() if name not in ("grad", "grads")}
+
+
+def bare(name):
+    """Return the name of an attribute without the underscores of a private one: w of `__w`, `_Affine__w`."""
+    return re.sub(r"^_+([A-Za-z]\w*?__)?", "", name) or name
 
 
 def variable_of(name, variables):
     """Return the variable whose gradient has this name, or None."""
     found = spellings(tuple(variables))
-    return None if name in variables else found.get(name, found.get(name.lower()))
+    words = (name, bare(name), bare(name).lower())
+    return None if name in variables else next((found[each] for each in words if each in found), None)
 
 
 @functools.lru_cache(256)

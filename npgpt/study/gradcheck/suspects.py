@@ -1,34 +1,59 @@
-"""Where the mistake of a wrong gradient can be: in its line, or in a line before it that no right
-gradient vouches for.
-"""
+"""Where the mistake of a wrong gradient can be: in its line, or in one before it that is not verified."""
 
 import ast
 
+import numpy as np
+
 from npgpt.study.gradcheck.flow import statements_read
-from npgpt.study.gradcheck.source import parsed
+from npgpt.study.gradcheck.source import names_of, parsed, targets
+
+RIGHT = "ok", "rounded"
 
 
 class Suspects:
     """The lines of a backward that a wrong line depends on, up to those whose gradients are right.
 
-    spelling: name in the code -> "dv"; verified: lines whose gradients are right.
+    spelling: name in the code -> "dv"; checks: of the lines; known, mine: the last values of the forward's and of the
+    backward's variables. A line that unpacks the cache is right if its values are those that the forward knew.
     """
 
-    def __init__(self, backward, spelling, verified):
-        self.made = {}  # name -> lines that assign it, or fill a part of it
+    def __init__(self, lesson, spelling, checks, known, mine):
+        wrong = {each.backward_line for each in checks if each.verdict == "WRONG"}
+        self.verified = {each.backward_line for each in checks if each.verdict in RIGHT} - wrong
+        self.checked = {each.backward_line for each in checks}
+        self.made = {}  # name -> lines that assign it, or fill a part of it, and are not right
         self.reads = {}  # line -> names
-        for node, changes, reads in statements_read(backward):
-            changes = {name.partition(".")[0] for name in changes}
-            if not is_unpacked(node.value) and node.lineno not in verified:
-                self.reads[node.lineno] = {
-                    spelling.get(name.partition(".")[0], name.partition(".")[0]) for name in reads
-                }
+        for node, changes, reads in statements_read(lesson.backward):
+            changes, reads = (
+                {spelling.get(root, root) for root in (name.partition(".")[0] for name in names)}
+                for names in (changes, reads)
+            )
+            self.reads[node.lineno] = reads
+            names = names_of(targets(node))
+            if node.lineno not in self.verified and not (
+                is_unpacked(node.value)
+                and names
+                and all(is_known(name, mine.get(name), known) for name in names)
+            ):
                 for name in changes:
-                    self.made.setdefault(spelling.get(name, name), set()).add(node.lineno)
+                    self.made.setdefault(name, set()).add(node.lineno)
         loops = [
-            node for node in ast.walk(parsed(backward)) if isinstance(node, ast.For | ast.While)
+            node
+            for node in ast.walk(parsed(lesson.backward))
+            if isinstance(node, ast.For | ast.While)
         ]
         self.loops = [(node.lineno, node.end_lineno) for node in loops]
+
+    def is_other(self, check):
+        """Return whether all that is computed from a variable's gradient is right, so that it is another value."""
+        readers = {
+            line
+            for line, names in self.reads.items()
+            if f"d{check.variable}" in names
+            and line in self.checked
+            and line > (check.backward_line or 0)
+        }
+        return bool(readers) and readers <= self.verified
 
     def of(self, line):
         """Return the first and the last line of those that can hold the mistake of a wrong line."""
@@ -48,9 +73,7 @@ class Suspects:
 
 
 def is_unpacked(value):
-    """Return whether an expression only names what is there: `cache`, `self.x`, `cache["x"]`,
-    `x.shape`.
-    """
+    """Return whether an expression only names what is there: `cache`, `self.x`, `cache["x"]`, `x.shape`."""
     while (
         isinstance(value, ast.Attribute)
         or isinstance(value, ast.Subscript)
@@ -58,3 +81,15 @@ def is_unpacked(value):
     ):
         value = value.value
     return isinstance(value, ast.Name)
+
+
+def is_known(name, value, known):
+    """Return whether a value is the forward's of that name; under another name, that of any of its variables."""
+
+    def same(one, other):
+        if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+            return len(one) == len(other) and all(map(same, one, other))
+        kinds = np.ndarray | np.generic | int | float
+        return isinstance(one, kinds) and isinstance(other, kinds) and np.array_equal(one, other)
+
+    return any(same(value, each) for each in ([known[name]] if name in known else known.values()))

@@ -58,7 +58,8 @@ class Recorded:
 
     def watch(self, line, name, value):
         self.ran.append(line)
+        if name:
+            self.last[name] = value
         if name and self.keep(value):
             self.record.append(Assignment(self.name, line, name, np.array(value)))
-            self.last[name] = value
         return value

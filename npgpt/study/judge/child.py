@@ -34,7 +34,8 @@ from npgpt.study.judge.judge import explained, new_seed, verdict
 from npgpt.study.judge.outcome import load_solution
 from npgpt.study.judge.report import Fault, Line, Report
 from npgpt.study.lessons.own_block import block_lesson
-from npgpt.study.lessons.own_file import Missing, read_pair, run_file, usage
+from npgpt.study.lessons.own_find import run_file
+from npgpt.study.lessons.own_make import Missing, read_pair, usage
 
 TIME_LIMIT = 20.0           # seconds for a file, by default
 GRACE = 2.0                 # more of them, in which the process can say where it is

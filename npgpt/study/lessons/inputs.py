@@ -19,7 +19,7 @@ from npgpt.study.lessons.setting import SIZE, shape_of
 
 PLAIN_SIZES = 4, 5, 6, 3, 7, 8, 9, 2  # of the letters, in the order in which they are named
 NUMBER = r"-?\d+(?:\.\d*)?"
-SHAPE = re.compile(rf"((?:\w+(?:\s+\w+)*)?)\s*(?::\s*(constant|({NUMBER}|\w+)\.\.({NUMBER}|\w+)))?")
+SHAPE = re.compile(rf"((?:\w+(?:\s+\w+)*)?)\s*(?::\s*(constant|onehot|({NUMBER}|\w+)\.\.({NUMBER}|\w+)))?")
 
 
 def parts(spec):
@@ -27,7 +27,7 @@ def parts(spec):
     limits or ().
     """
     letters, kind, *limits = SHAPE.fullmatch(spec).groups()
-    if not kind or kind == "constant":
+    if not kind or kind in ("constant", "onehot"):
         return letters, kind or "input", ()
     return letters, "input" if "." in "".join(limits) else "integers", limits
 
@@ -58,6 +58,11 @@ def input_of(text):
         f"--input {text}: write x=4,5 for a shape, n=4, for that of one axis, y=4:0..9 for integers, "
         "heads=2 or mode='train' for a value"
     )
+
+
+def is_text(said):
+    """Return whether a string is a value: a `Word` may also be a shape."""
+    return isinstance(said, Text) and not isinstance(said, Word)
 
 
 class Text(str):
@@ -113,16 +118,16 @@ def drawn(spec, sizes, rng, spread=1.0):
     """
     letters, kind, limits = parts(spec)
     shape = shape_of(letters, sizes)
+    if kind == "onehot":
+        return np.eye(shape[-1])[rng.integers(shape[-1], size=shape[:-1])]
     if kind == "integers":
-        return np.asarray(
-            rng.integers(
-                *(
-                    int(each) if re.fullmatch(NUMBER, each) else shape_of(each, sizes)[0]
-                    for each in limits
-                ),
-                shape,
-            )
-        )
+        bounds = [int(each) if re.fullmatch(NUMBER, each) else shape_of(each, sizes)[0] for each in limits]
+        if bounds[0] >= bounds[1]:
+            raise UserError(f'"{spec}" has no numbers: the second one must be larger')
+        array = np.asarray(rng.integers(*bounds, shape))
+        if array.size > 1:
+            array.flat[-1] = array.flat[0]      # an index that occurs twice
+        return array
     if limits:
         return np.asarray(rng.uniform(*map(float, limits), shape))
     return np.asarray(spread * rng.standard_normal(shape))

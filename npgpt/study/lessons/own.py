@@ -7,61 +7,24 @@ own cache: each forward gets a fresh copy. A gradient is found in what the backw
 attributes, in a dict or list of gradients, or in a local variable.
 """
 
-import ast
 import copy
 import dataclasses
 import functools
 import inspect
-import re
-import sys
 from pathlib import Path
 
 import numpy as np
 
 from npgpt.errors import UserError
 from npgpt.study.gradcheck.check import OK, ROUNDED, check_lesson
-from npgpt.study.gradcheck.source import parsed, returned_value
 from npgpt.study.gradcheck.spelling import variable_of
 from npgpt.study.lessons.inputs import drawn, sizes_of
-from npgpt.study.lessons.lesson import Lesson, as_tuple, map_arrays
-from npgpt.study.lessons.own_state import World, float_arrays, follow, with_arrays
+from npgpt.study.lessons.lesson import Lesson, map_arrays
+from npgpt.study.lessons.own_call import Call, Locals, Rest, is_number, kind_of, labels_of
+from npgpt.study.lessons.own_state import World, float_arrays, follow, parts_of, with_arrays
 from npgpt.study.lessons.setting import PLAIN
 
-RESULTS = (
-    "output",
-    "out",
-    "outputs",
-    "y",
-    "result",
-    "a",
-    "A",
-    "z",
-    "loss",
-)  # attributes of a forward without `return`
-RATE = re.compile(
-    r"lr|eta|alpha|step_?size|(learning_?)?rate", re.IGNORECASE
-)  # of a backward that updates weights
-CACHE = re.compile(r"cache|ctx|context|memory|saved", re.IGNORECASE)
-GENERIC = (
-    "inputs",
-    "input",
-    "x",
-    "X",
-)  # what is called dinputs may be the gradient of the only input
-UPSTREAM = re.compile(r"d|grad|delta|g_|.*grad$", re.IGNORECASE)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Rest:
-    """The backward's arguments besides the upstream gradients.
-
-    before: (the object,) of a method; named: the others by name; local: the forward's local
-    variables, if needed.
-    """
-
-    before: tuple = ()
-    named: dict = dataclasses.field(default_factory=dict)
-    local: dict = dataclasses.field(default_factory=dict)
+GENERIC = "inputs", "input", "x", "X"       # what is called dinputs may be the gradient of the only input
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,19 +35,20 @@ class Pair(Lesson):
     what: how commands call it, with its constructor's arguments; layer: the object, or None;
     weights: its `Weight`s; given: the texts of --input; convert: what happens to its other arrays;
     others: their `id`s and names; fixed: inputs that are not drawn; moved: the `id` of one of the
-    others, and a function of it.
+    others, and a function of it; seed: of the arrays.
     """
 
     values: dict = dataclasses.field(default_factory=dict)
     file: Path | None = None
     what: str = ""
     given: tuple[str, ...] = ()
-    world: World = dataclasses.field(default_factory=lambda: World({}))
+    world: World = dataclasses.field(default_factory=World)
     layer: object = None
     weights: tuple = ()
     buffers: tuple = ()
     fixed: dict = dataclasses.field(default_factory=dict)
     moved: tuple = ()
+    seed: int = 0
     convert: object = staticmethod(lambda array: array.astype(np.float64))
 
     is_own = is_pair = True
@@ -102,7 +66,7 @@ class Pair(Lesson):
             array = (
                 self.fixed[name] if name in self.fixed else drawn(spec, sizes, rng, setting.spread)
             )
-            (inputs if array.dtype.kind == "f" and "constant" not in spec else constants)[name] = (
+            (inputs if array.dtype.kind == "f" and not spec.endswith(("constant", "onehot")) else constants)[name] = (
                 array
             )
         arrays = float_arrays(self.layer)
@@ -110,7 +74,7 @@ class Pair(Lesson):
             inputs[each.name] = rng.standard_normal(arrays[each.identity].shape) / max(
                 arrays[each.identity].ndim, 1
             )
-        return dataclasses.replace(self, inputs=inputs, constants=constants)
+        return dataclasses.replace(self, inputs=inputs, constants=constants, seed=setting.seed)
 
     def mapped(self, function):
         return dataclasses.replace(
@@ -123,40 +87,14 @@ class Pair(Lesson):
         return {each.backward_line for each in check_lesson(self) if each.verdict in (OK, ROUNDED)}
 
     @functools.cached_property
-    def parameters(self):
-        """The backward's parameters but `self`."""
-        found = [*inspect.signature(self.backward).parameters.values()]
-        return [
-            each
-            for each in found[self.layer is not None :]
-            if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-        ]
-
-    @functools.cached_property
-    def free(self):
-        """Names of the backward's parameters that no argument of the forward and no value fits; the
-        first is a gradient.
-        """
-        known = {*inspect.signature(self.forward).parameters} | self.values.keys()
-        found = [
-            each.name
-            for each in self.parameters
-            if each.default is each.empty
-            and (each.name not in known or CACHE.search(each.name))
-            or each is self.parameters[0]
-        ]
-        return found[bool(found) and found[0] in known :]
+    def way(self):
+        """The `Call`: how the backward gets its arguments."""
+        return Call(self.forward, self.backward, self.values, self.layer is not None)
 
     @property
     def has_upstream(self):
-        """Whether the backward takes a gradient; one that takes none is that of the result's sum.
-        """
-        return bool(
-            not self.is_one_function
-            and self.free
-            and self.free[0] == self.parameters[0].name
-            and self.parameters[0].default not in (1, 1.0)
-        )
+        """Whether the backward takes a gradient; one that takes none is that of the result's sum."""
+        return not self.is_one_function and self.way.has_upstream
 
     def run_forward(self, inputs, forward=None):
         self.world.reset()
@@ -172,10 +110,15 @@ class Pair(Lesson):
             before = (with_arrays(self.layer, arrays),)
         called = Locals(forward or self.forward)
         # local variables cost time
-        run = called if len(self.free) > 1 or before and not self.weights else called.function
-        return self.split(
-            run(*before, **map_arrays(np.copy, arguments)), before, arguments, called.found
-        )
+        run = called if self.way.caches or before and not self.weights else called.function
+        result = run(*before, **map_arrays(np.copy, arguments))
+        if not self.is_one_function:
+            return self.way.split(result, before, arguments, called.found)
+        if not isinstance(result, tuple) or len(result) < 2:
+            raise UserError(
+                f"{self.forward.__name__} returned {kind_of(result)}, not the loss and its gradients"
+            )
+        return result[0], Rest()
 
     def arguments_of(self, inputs):
         """Return the forward's arguments by name; its inputs may be parts of dicts."""
@@ -193,71 +136,8 @@ class Pair(Lesson):
             name: copy.deepcopy(value) for name, value in self.values.items() if name in taken
         }
 
-    def split(self, result, before, arguments, local):
-        """Return the result, or a tuple of them, and the `Rest` of the backward's arguments."""
-        if self.is_one_function:
-            if not isinstance(result, tuple) or len(result) < 2:
-                raise UserError(
-                    f"{self.forward.__name__} returned {kind_of(result)}, not the loss and its gradients"
-                )
-            return result[0], Rest()
-        known = arguments | local
-        free = self.free
-        takes = bool(self.parameters and free and free[0] == self.parameters[0].name)  # a gradient
-        gradients = (
-            next((i for i, name in enumerate(free) if not UPSTREAM.match(name)), len(free)) or takes
-        )
-        several = (
-            isinstance(result, tuple) or isinstance(result, list) and len(result) == len(free) > 1
-        )
-        if self.layer is None and several and gradients == len(result) == len(free):
-            gradients -= 1  # the last one is the cache
-        caches = free[gradients:]
-        y, kept = result, {}
-        if several:
-            y = result[:gradients] if gradients > 1 else result[0]
-            labels = labels_of(self.forward, False)
-            known |= {
-                name: result[path[0]]
-                for path, name in labels.items()
-                if len(path) == 1 and name in caches
-            }
-            more = result[max(gradients, 1) :]
-            if len(more) == len(caches):
-                kept = dict(zip(caches, more, strict=True))
-            elif len(caches) == 1 and caches[0] not in known:
-                kept = {caches[0]: more}
-        for name in caches:
-            if name not in kept and name in known:
-                kept[name] = known[name]
-            elif name not in kept and RATE.fullmatch(name):
-                kept[name] = 0.1
-            elif name not in kept and len(caches) == 1:
-                kept[name] = y
-        values = known | self.values | kept
-        if missing := [name for name in caches if name not in values]:
-            raise UserError(
-                f"{self.forward.__name__} returned {kind_of(result)}, from which {self.backward.__name__} "
-                f"gets no {missing[0]}: is it a number, as in --input {missing[0]}=0.1?"
-            )
-        if y is None and before:  # it keeps its result
-            y = next(
-                (vars(before[0])[name] for name in RESULTS if is_number(vars(before[0]).get(name))),
-                None,
-            )
-        if not all(map(is_number, as_tuple(y))):
-            raise UserError(
-                f"{self.forward.__name__} returned {kind_of(y)}, where an array of floating numbers is "
-                "wanted"
-            )
-        rest = self.parameters[gradients:]
-        return y, Rest(
-            before, {each.name: values[each.name] for each in rest if each.name in values}, local
-        )
-
     def arguments(self, dy, cache):
-        takes = self.parameters and self.parameters[0].name not in cache.named
-        return [*cache.before, *(as_tuple(dy) if takes else ()), *cache.named.values()]
+        return self.way.arguments(dy, cache)
 
     def apply(self, backward, arguments):
         """Call a backward as its users do; return all gradients by name."""
@@ -280,7 +160,7 @@ class Pair(Lesson):
         for each, old in zip(self.weights, start, strict=True):
             value = each.found(*before, old, local)
             found[f"d{each.name}"] = found.get(f"d{each.name}") if value is None else value
-        for kept in map(vars, before):
+        for kept in map(parts_of, before):
             left = [name for name in self.inputs if found.get(f"d{name}") is None]
             for each in kept.keys() - self.inputs.keys() if left else ():
                 name = variable_of(each, left) or (
@@ -289,9 +169,9 @@ class Pair(Lesson):
                 if name and is_number(kept[each]):
                     found[f"d{name}"] = kept[each]
         found = {
-            name: found[name]
-            for name in (f"d{each}" for each in self.inputs)
-            if found.get(name) is not None
+            f"d{name}": as_broadcast(found[f"d{name}"], np.shape(value))
+            for name, value in self.inputs.items()
+            if found.get(f"d{name}") is not None
         }
         if self.inputs and not found:
             raise UserError(
@@ -314,7 +194,9 @@ class Pair(Lesson):
     def returned(self, result):
         """Return {"dx": gradient, …} of what a backward returned."""
         leaves = leaves_of(result)
-        labels = labels_of(self.backward, self.is_one_function)
+        labels = labels_of(self.backward)
+        if self.is_one_function:        # after the loss
+            labels = {(path[0] - 1, *path[1:]): name for path, name in labels.items() if path}
         found = {}
         unnamed = []
         for path, value in leaves:
@@ -326,7 +208,7 @@ class Pair(Lesson):
                 unnamed.append((path, value))
         arguments = [name for name in self.order if f"d{name}" not in found]
         inputs = [name for name in arguments if name in self.inputs]
-        if len(unnamed) in (len(inputs), len(arguments)):
+        if len(unnamed) in (len(inputs), len(arguments)) and not self.is_one_function:
             names = inputs if len(unnamed) == len(inputs) else arguments
             found |= {f"d{name}": value for name, (_, value) in zip(names, unnamed, strict=True)}
             return found
@@ -340,7 +222,9 @@ class Pair(Lesson):
         left = sorted(
             (name for name in inputs if f"d{name}" not in found), key=lambda name: "." in name
         )
-        return found | {f"d{name}": value for name, value in zip(left, rest[:1], strict=False)}
+        if len(rest) in (1, len(left)):
+            found |= {f"d{name}": value for name, value in zip(left, rest, strict=False)}
+        return found
 
     @property
     def order(self):
@@ -360,51 +244,18 @@ class Pair(Lesson):
         return last.get(key) or variable_of(key, self.inputs)
 
 
+def as_broadcast(gradient, shape):
+    """Return a gradient in the shape of its array, if `array -= lr * gradient` does so: (5,) for (1, 5)."""
+    given = np.shape(gradient)
+    fits = given != shape and np.size(gradient) == np.prod(shape, dtype=int) and len(given) <= len(shape)
+    fits = fits and np.broadcast_shapes(given, shape) == shape
+    return np.reshape(gradient, shape) if fits else gradient
+
+
 def as_sequence(value):
     """Return a dict with the keys "0", "1", … as a list; anything else as it is."""
     is_list = isinstance(value, dict) and [*value] == [str(i) for i in range(len(value))]
     return [*value.values()] if is_list else value
-
-
-class Locals:
-    """A function that keeps the local variables it had when it returned, in `found`."""
-
-    def __init__(self, function):
-        self.function = function
-        self.found = {}
-
-    def __call__(self, *arguments, **named):
-        code = getattr(self.function, "__code__", None)
-        before = sys.getprofile()
-
-        def profile(frame, event, _):
-            if event == "return" and frame.f_code is code:
-                self.found = dict(frame.f_locals)
-
-        sys.setprofile(profile)
-        try:
-            return self.function(*arguments, **named)
-        finally:
-            sys.setprofile(before)
-
-
-def is_number(value):
-    """Return whether a value is a floating array or number, also of mpmath."""
-    return (
-        isinstance(value, float)
-        or getattr(value, "dtype", np.dtype("U1")).kind in "fO"
-        or hasattr(value, "_mpf_")
-    )
-
-
-def kind_of(result):
-    return (
-        f"{len(result)} results"
-        if isinstance(result, tuple | list)
-        else {"NoneType": "nothing", "ndarray": "an array"}.get(
-            type(result).__name__, f"a {type(result).__name__}"
-        )
-    )
 
 
 def leaves_of(result, path=()):
@@ -416,24 +267,3 @@ def leaves_of(result, path=()):
     else:
         return [(path, result)] if result is not None or path else []
     return sum((leaves_of(each, (*path, key)) for key, each in parts), [])
-
-
-def labels_of(backward, skip_first):
-    """Return path -> name for the parts of what a function's last `return` returns; skip_first: a
-    loss.
-    """
-
-    def below(node, path):
-        if isinstance(node, ast.Tuple | ast.List):
-            return functools.reduce(
-                lambda a, b: a | b,
-                (below(each, (*path, i)) for i, each in enumerate(node.elts)),
-                {},
-            )
-        return {path: ast.unparse(node).rpartition(".")[2]}
-
-    value = returned_value(parsed(backward))
-    found = below(value, ()) if value else {}
-    if skip_first:
-        found = {(path[0] - 1, *path[1:]): name for path, name in found.items() if path and path[0]}
-    return found

@@ -11,7 +11,7 @@ from npgpt.study.lessons.lesson import Lesson
 from npgpt.study.lessons.setting import PLAIN, SIZES
 from npgpt.study.lessons.table import block_arguments
 
-SIZES_OF_BLOCK = SIZES._replace(B=3, C=8, V=11, F=20)       # for blocks that need an even head size
+SIZES_OF_BLOCK = SIZES._replace(B=3, C=8, V=11, F=20)  # for blocks that need an even head size
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

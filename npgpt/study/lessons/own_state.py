@@ -9,23 +9,32 @@ import contextlib
 import copy
 import inspect
 import random
+import sys
 from types import FunctionType, ModuleType
 
 import numpy as np
 
+from npgpt.errors import UserError, describe
+
 SEED = 7  # of NumPy's and Python's generators before each forward
+STANDARD = {*sys.stdlib_module_names, "numpy", "scipy", "mpmath"} - {
+    "types"
+}  # their objects are not looked into
 PLAIN = int, float, complex, str, bytes, type, type(None), ModuleType, FunctionType, np.generic
 
 
 def parts_of(value):
-    """Return the parts of a value as a dict: attributes, items of a dict or a list; None if it has
-    none.
-    """
+    """Return the parts of a value as a dict: attributes, items of a dict or a list; None if it has none."""
     if isinstance(value, dict):
         return value
     if isinstance(value, list | tuple):
         return dict(enumerate(value))
-    return None if isinstance(value, PLAIN) else getattr(value, "__dict__", None)
+    if isinstance(value, PLAIN) or type(value).__module__.split(".")[0] in STANDARD:
+        return None
+    slots = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
+    return getattr(
+        value, "__dict__", {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    )
 
 
 def holders(value, path=(), seen=None):
@@ -41,8 +50,7 @@ def holders(value, path=(), seen=None):
 
 
 def follow(value, path):
-    """Return the part of a value at a path of attributes, keys and indexes; None if there is none.
-    """
+    """Return the part of a value at a path of attributes, keys and indexes; None if there is none."""
     for key in path:
         value = (parts_of(value) or {}).get(key)
     return value
@@ -65,8 +73,13 @@ def float_arrays(value):
 def with_arrays(value, arrays):
     """Return a deep copy of a value in which the arrays with these ids are others, wherever they
     are held.
+
+    Raises UserError if it cannot be copied.
     """
-    return copy.deepcopy(value, dict(arrays))
+    try:
+        return copy.deepcopy(value, dict(arrays))
+    except Exception as error:
+        raise UserError(f"a {type(value).__name__} cannot be copied: {describe(error)}") from None
 
 
 def globals_of(*functions):
@@ -101,45 +114,55 @@ def globals_of(*functions):
 @contextlib.contextmanager
 def generators_kept():
     """Leave NumPy's and Python's generators as they are."""
-    states = np.random.get_state(), random.getstate()       # noqa: NPY002
+    states = np.random.get_state(), random.getstate()  # noqa: NPY002
     try:
         yield
     finally:
-        np.random.set_state(states[0])      # noqa: NPY002
+        np.random.set_state(states[0])  # noqa: NPY002
         random.setstate(states[1])
 
 
 class World:
-    """What the functions of a file may change besides their arguments: its globals, and the
-    generators of random numbers.
+    """What functions may change besides their arguments: globals, and the generators of random numbers."""
 
-    names: the file's globals.
-    """
-
-    def __init__(self, names):
+    def __init__(self, *functions):
+        self.places = [each.__globals__ for each in functions]
         self.saved = {}
-        self.names = names
-        for name, value in names.items():
-            if not name.startswith("__") and not isinstance(value, PLAIN) and not callable(value):
+        self.names = globals_of(*functions)
+        for name, value in self.names.items():
+            if (
+                isinstance(value, int | float)
+                or not isinstance(value, PLAIN)
+                and not callable(value)
+            ):
                 try:
-                    self.saved[name] = copy.deepcopy(value)
+                    saved = copy.deepcopy(value)
                 except Exception:  # what cannot be copied is not restored
                     continue
+                if saved is not value or isinstance(value, int | float):  # a logger is its own copy
+                    self.saved[name] = saved
 
     def reset(self):
         """Seed the generators, and let the globals be as they were when the file had run."""
-        np.random.seed(SEED)        # noqa: NPY002  other people's code draws from it
+        np.random.seed(SEED)  # noqa: NPY002  other people's code draws from it
         random.seed(SEED)
         for name, saved in self.saved.items():
-            restore(self.names.get(name), saved)
+            if isinstance(saved, int | float):
+                for place in self.places:
+                    place |= {name: saved} if name in place else {}
+            else:
+                restore(self.names[name], saved)
 
     def keep_changed(self):
-        """Forget the globals that have not changed since: what no run changes needs no restoring.
-        """
+        """Forget the globals that have not changed since: what no run changes needs no restoring."""
+        now = {
+            name: next((place[name] for place in self.places if name in place), None)
+            for name in self.saved
+        }
         self.saved = {
             name: saved
             for name, saved in self.saved.items()
-            if content(saved) != content(self.names.get(name)) or is_generator(saved)
+            if content(saved) != content(now[name]) or is_generator(saved)
         }
 
 

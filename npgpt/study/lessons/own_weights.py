@@ -7,13 +7,14 @@ backward, as one of its results, or as a change by `lr`.
 """
 
 import dataclasses
+import re
 
 import numpy as np
 
+from npgpt.study.gradcheck.measure import STEP, derivative, upstream, weighted_sum
 from npgpt.study.gradcheck.spelling import variable_of
-from npgpt.study.lessons.lesson import as_tuple
-from npgpt.study.lessons.own import RATE, Locals, labels_of
-from npgpt.study.lessons.own_state import follow, holders, is_float_array, parts_of
+from npgpt.study.lessons.own_call import RATE, Locals, labels_of
+from npgpt.study.lessons.own_state import follow, holders, is_float_array, parts_of, same
 
 NAMELESS = ("data", "value", "val", "array", "params", "parameters", "weights", "_params", "p")
 
@@ -22,9 +23,8 @@ NAMELESS = ("data", "value", "val", "array", "params", "parameters", "weights", 
 class Weight:
     """An array of an object that has a gradient.
 
-    identity: its `id`; path: to it; gradient: the path to its gradient, the name of a local
-    variable of the backward, or the learning rate by which the backward changes the weight; None if
-    it is one of the backward's results.
+    identity: its `id`; path: to it; gradient: the path to its gradient, the name of a local variable of the backward,
+    or the learning rate by which the backward changes the weight; None if it is one of the backward's results.
     """
 
     name: str
@@ -42,101 +42,160 @@ class Weight:
 
 
 def find_weights(pair, known):
-    """Return the `Weight`s of a `Pair` with an object, and `id` -> name of its other arrays.
+    """Return the `Weight`s of a `Pair` with an object, and the names of its other arrays that its result depends on.
 
     known: `id` -> name of arrays that its constructor was given.
     """
     y, rest = pair.run_forward(pair.inputs)
     [layer] = rest.before
     names = {id(value): name for name, value in rest.local.items()}  # W, b = self.params
-    places = {}
-    for path, _, parts in holders(pair.layer):
-        for key, array in parts.items():
-            if is_float_array(array):
-                now = follow(layer, (*path, key))
-                name = names.get(id(now), key) if isinstance(key, int) else key
-                places.setdefault(id(array), []).append(
-                    (path, key, name, None if now is None else np.copy(now))
-                )
+    before = {path: np.copy(array) for path, array in arrays_in(layer)}
     backward = Locals(pair.backward)
-    backward(*pair.arguments(tuple(np.ones(np.shape(each)) for each in as_tuple(y)), rest))
-    labels = {*labels_of(pair.backward, False).values()}
-    rate = next(
-        (float(value) for name, value in rest.named.items() if RATE.fullmatch(name) and value), None
-    )
-    found = []
-    gradients = set()
-    for identity, held in places.items():
-        for path, key, name, before in held:
-            place = gradient_of(layer, path, key, name, backward.found, labels)
-            changed = (
-                rate
-                and before is not None
-                and not np.array_equal(before, follow(layer, (*path, key)))
-            )
-            if place is not None or changed:
-                place = rate if place is None else None if place == "" else place
-                found.append(
-                    Weight(known.get(identity) or named(path, name), identity, (*path, key), place)
-                )
-                gradients |= {id(follow(pair.layer, place))} if isinstance(place, tuple) else set()
-                break
-    found = [each for each in found if each.identity not in gradients]
-    taken = {each.identity for each in found} | gradients
-    others = {
-        identity: named(held[0][0], held[0][2])
-        for identity, held in places.items()
-        if identity not in taken
+    backward(*pair.arguments(upstream(pair, y), rest))
+    made = {
+        path: array
+        for path, array in arrays_in(layer)
+        if path not in before or before[path].tobytes() != array.tobytes()
     }
-    return unique(found), others
-
-
-def gradient_of(layer, path, key, name, local, labels):
-    """Return the place of the gradient of a layer's array `key` of its part at `path`: see
-    `Weight`; "" for a result.
-    """
-    beside = parts_of(follow(layer, path)) or {}
-    above = (parts_of(follow(layer, path[:-1])) or {}) if path else {}
-    for there, parts, kept in (
-        (path, beside, name),
-        (path[:-1], above, path[-1] if path else None),
-    ):
-        for other, value in parts.items():
-            if (
-                is_gradient(value)
-                and isinstance(other, str)
-                and (other, there) != (key, path)
-                and (
-                    variable_of(other, [str(name)])
-                    or there == path
-                    and key in NAMELESS
-                    and other.startswith("grad")
-                )
-            ):
-                return (*there, other)
-            if isinstance(other, str) and (
-                "grad" in other.lower() or kept and variable_of(other, [str(kept)])
-            ):
-                inner = parts_of(value) or {}
-                for each in inner:
-                    if is_gradient(inner[each]) and (
-                        each == key or isinstance(each, str) and variable_of(each, [str(name)])
-                    ):
-                        return (*there, other, each)
-    if not path or len(path) == 1 and path[0] in NAMELESS or isinstance(key, int):
-        found = next(
-            (
-                each
-                for each, value in local.items()
-                if is_gradient(value) and variable_of(each, [str(name)])
-            ),
-            None,
+    made |= {name: value for name, value in backward.found.items() if is_gradient(value)}
+    made |= {f"return {label}": None for label in labels_of(pair.backward).values()}
+    rate = next(
+        (float(value) for name, value in rest.named.items() if RATE.fullmatch(name) and value), 0.0
+    )
+    weights = []
+    others = []
+    for path, array in arrays_in(pair.layer):
+        if all(each.identity != id(array) for each in weights) and depends(pair, id(array)):
+            key = path[-1]
+            name = names.get(id(follow(layer, path)), key) if isinstance(key, int) else key
+            places = [place for place in made if is_gradient_of(layer, place, path, str(name))]
+            places.sort(
+                key=lambda place: place[-1] != key
+            )  # grads[0] of params[0], before other numbers
+            places += [rate] * bool(rate and path in made)
+            name = known.get(id(array)) or named(path[:-1], name)
+            if places:
+                fits = [
+                    Weight(name, id(array), path, None if made.get(place, rate) is None else place)
+                    for place in places
+                ]
+                right = (each for each in fits if len(fits) > 1 and agrees(pair, each, array))
+                weights.append(next(right, fits[0]))
+            else:
+                others.append(Weight(name, id(array), path, None))
+    taken = {each.gradient for each in weights}
+    left = [
+        place
+        for place in made
+        if isinstance(place, tuple)
+        and place not in taken
+        and (
+            re.match("d|.*grad", str(place[-1]), re.IGNORECASE)
+            or is_box(place[-2:-1] and place[-2])
         )
-        if found:
-            return found
-        if any(variable_of(each, [str(name)]) for each in labels):
-            return ""
-    return None
+    ]
+    for each in [*others]:  # `weights` and `dW`: the only ones of a shape
+        shape = follow(pair.layer, each.path).shape
+        alike = [place for place in left if made[place].shape == shape]
+        if len(alike) == 1 == sum(follow(pair.layer, one.path).shape == shape for one in others):
+            weights.append(dataclasses.replace(each, gradient=alike[0]))
+            others.remove(each)
+    return unique(weights), tuple(dict.fromkeys(each.name for each in others))
+
+
+def arrays_in(value):
+    """Return [(path, floating array), …] of all that a value holds."""
+    return [
+        ((*path, key), each)
+        for path, _, parts in holders(value)
+        for key, each in parts.items()
+        if is_float_array(each)
+    ]
+
+
+def is_gradient_of(layer, place, path, name):
+    """Return whether a place, made by a backward, is called like the gradient of the array `name` at a path.
+
+    place: a path, the name of a local variable, or "return x" of one of the results.
+    """
+    *above, key = path
+
+    def is_called(word):
+        return isinstance(word, str) and variable_of(word, [name]) == name
+
+    if isinstance(place, str):
+        is_near = (
+            len(above) == 0 or len(above) == 1 and (above[0] in NAMELESS or isinstance(key, int))
+        )
+        slots = parts_of(follow(layer, above)) or {}  # an attribute for it, that was left alone?
+        return (
+            is_near and is_called(place.removeprefix("return ")) and not any(map(is_called, slots))
+        )
+    *there, last = place
+    if there == above:
+        return place != path and (
+            is_called(last) or key in NAMELESS and str(last).startswith("grad")
+        )
+    is_same = last == key or isinstance(last, int) and isinstance(key, int) or is_called(last)
+    others = [(a, b) for a, b in zip(there, above, strict=False) if a != b]
+    box = (
+        there[-1:]
+        if there[:-1] == above
+        else [
+            a
+            for a, b in others
+            if len(there) == len(above)
+            and len(others) == 1
+            and (is_box(a) or variable_of(str(a), [str(b)]))
+        ]
+    )
+    return (
+        is_same
+        and any(map(is_box, box))
+        or bool(box)
+        and last == key
+        and len(there) == len(above)
+        or (is_called(last) and there == above[:-1])
+    )
+
+
+def is_box(word):
+    """Return whether a dict or a list of gradients may be called so."""
+    return "grad" in str(word).lower() or word in ("g", "d")
+
+
+def agrees(pair, weight, array):
+    """Return whether what is called the gradient of a weight is right along a random direction."""
+    tried = dataclasses.replace(
+        pair, weights=(weight,), inputs=pair.inputs | {weight.name: array.astype(np.float64)}
+    )
+    y, rest = tried.run_forward(tried.inputs)
+    dy = upstream(tried, y)
+    direction = np.random.default_rng(0).standard_normal(array.shape)
+
+    def output(change):
+        return weighted_sum(
+            dy,
+            tried.run_forward(tried.inputs | {weight.name: tried.inputs[weight.name] + change})[0],
+        )
+
+    try:
+        given = tried.run_backward(dy, rest)[f"d{weight.name}"]
+        true = derivative(output, direction, STEP)
+        return abs((given * direction).sum() - true) <= 1e-5 * abs(true)
+    except Exception:  # of another shape, or none
+        return False
+
+
+def depends(pair, identity):
+    """Return whether the forward's result depends on an array of the object."""
+    results = []
+    for moved in (), (identity, lambda array: array * 1.25 + 0.5):
+        try:
+            results.append(dataclasses.replace(pair, moved=moved).run_forward(pair.inputs)[0])
+        except Exception:
+            return False
+    return not same(*results)
 
 
 def is_gradient(value):
@@ -144,9 +203,7 @@ def is_gradient(value):
 
 
 def named(path, name):
-    """Return the name of an array: "fc.W" for `self.fc.params["W"]`, "weight" for
-    `self.weight.data`.
-    """
+    """Return the name of an array: "fc.W" for `self.fc.params["W"]`, "weight" for `self.weight.data`."""
     words = [str(each) for each in (*path, name) if each not in NAMELESS]
     return ".".join(words) or str(name)
 

@@ -11,7 +11,7 @@ from npgpt.model import transformer
 from npgpt.model.masks import draw_masks, dropout_mask
 from npgpt.study.lessons import basics, long_way
 from npgpt.study.lessons.lesson import Lesson
-from npgpt.study.lessons.own_file import read_pair
+from npgpt.study.lessons.own_make import read_pair
 from npgpt.study.lessons.setting import PLAIN
 
 

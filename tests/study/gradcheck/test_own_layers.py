@@ -9,7 +9,8 @@ from npgpt import UserError
 from npgpt.study import verify
 from npgpt.study.gradcheck.check import CONSTANT, OK, OTHER, UNNAMED, first_wrong
 from npgpt.study.gradcheck.own import check_own
-from npgpt.study.lessons.own_file import read_pair, run_file
+from npgpt.study.lessons.own_find import run_file
+from npgpt.study.lessons.own_make import read_pair
 from tests.helpers.runs import refused
 from tests.study.gradcheck.cs231n import INPUTS, PLANTED
 
@@ -140,6 +141,6 @@ def test_verify_in_a_notebook(capsys):
     assert not found.right and capsys.readouterr().out == f"{found}\n" and "the first wrong line is " in repr(found)
     assert verify(drawn_loss, x=x).right
     with pytest.raises(UserError, match="an array of floating numbers"):
-        verify(double_forward, double_backward, x=1.0)
+        verify(double_forward, double_backward, x=1.0, mask=1.0)
     with pytest.raises(UserError, match="define it by def"):
         verify(eval("lambda x: (x, x)"), np.exp, x=x)
