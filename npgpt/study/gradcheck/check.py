@@ -148,6 +148,8 @@ def checked(lesson, known=None, tolerance=TOLERANCE):
         name = variable.name
         true = variable.true
         made = best_value(record, name, true, tolerance)
+        if made and made.line == source.first and relative_error(made.value, true) > tolerance:
+            made = None                 # an argument, that of another assignment of v
         assigned = name, variable.line, variable.value
         if (
             variable.is_kept

@@ -71,6 +71,7 @@ def check_own(pair):
             "give it others, as in --input x=4,6:0.1..2.0"
         )
     notes = behaviour(lesson)
+    draw = ""
     started = time.monotonic()
     found, backward, measured = best_checked(lesson)
     ran = {*backward.ran}
@@ -82,8 +83,10 @@ def check_own(pair):
             allow_rounded(checks, found)
             if first_wrong(checks) and not first_wrong(found):
                 lesson, found = other, checks
+                draw = f"in the draw with a standard deviation of {spread:g}"
     notes += small_errors(lesson, found)
-    notes += evidence(lesson, found) if first_wrong(found) else []
+    if first_wrong(found):
+        notes += [draw] * bool(draw) + evidence(lesson, found)
     notes += left_out(lesson, found, ran)
     pair.world.reset()
     return Verified(found, notes, measured, pair.key)
@@ -112,6 +115,7 @@ def small_errors(lesson, checks):
             and not all_digits(lesson, each.variable)
         ):
             each.verdict = WRONG
+            each.since = each.until = each.backward_line
     digits = f"rounded: right to {min(each.digits or int(-np.log10(each.relative)) for each in small)} digits"
     if constants := rounded_constants(lesson, inputs):
         for each in small:
@@ -292,7 +296,7 @@ def left_out(lesson, checks, ran):
             f"other: what is called {', '.join(dict.fromkeys(others))} is not that gradient, but "
             "what is computed from it is right"
         )
-    if (wrong := first_wrong(checks)) and wrong.backward_line:
+    if (wrong := first_wrong(checks)) and wrong.since:
         called = called_in(lesson, range(wrong.since, wrong.until + 1))
         said += [f"or it is in {', '.join(called)}, which these lines call"] * bool(called)
     return said

@@ -13,11 +13,11 @@ RIGHT = "ok", "rounded"
 class Suspects:
     """The lines of a backward that a wrong line depends on, up to those whose gradients are right.
 
-    spelling: name in the code -> "dv"; checks: of the lines; known, mine: the last values of the forward's and of the
+    spelling: name in the code -> "dv"; checks: of the lines; there, mine: the last values of the forward's and of the
     backward's variables. A line that unpacks the cache is right if its values are those that the forward knew.
     """
 
-    def __init__(self, lesson, spelling, checks, known, mine):
+    def __init__(self, lesson, spelling, checks, there, mine):
         wrong = {each.backward_line for each in checks if each.verdict == "WRONG"}
         self.verified = {each.backward_line for each in checks if each.verdict in RIGHT} - wrong
         self.checked = {each.backward_line for each in checks}
@@ -29,14 +29,12 @@ class Suspects:
                 for names in (changes, reads)
             )
             self.reads[node.lineno] = reads
-            names = names_of(targets(node))
-            if node.lineno not in self.verified and not (
-                is_unpacked(node.value)
-                and names
-                and all(is_known(name, mine.get(name), known) for name in names)
-            ):
-                for name in changes:
-                    self.made.setdefault(name, set()).add(node.lineno)
+            if node.lineno in self.verified:
+                continue
+            names = names_of(targets(node)) if is_unpacked(node.value) else ()
+            known = {spelling.get(name, name) for name in names if is_known(name, mine.get(name), there)}
+            for name in changes - known:
+                self.made.setdefault(name, set()).add(node.lineno)
         loops = [
             node
             for node in ast.walk(parsed(lesson.backward))

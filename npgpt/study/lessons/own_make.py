@@ -46,6 +46,9 @@ def chosen(path, what):
     two = what.split(" ")
     if len(two) == 2 and all(isinstance(names.get(each), FunctionType) for each in two):
         return Found(two[0], *two), []
+    if len(two) == 2 and all(map(str.isidentifier, two)):
+        lost = next(each for each in two if not isinstance(names.get(each), FunctionType))
+        raise UserError(f"{path}: there is no function {lost}")
     match = TARGET.fullmatch(what)
     name, arguments, *methods = match.groups() if match else (what, "", None)
     fits = [each for each in found if name in (each.name, each.forward)]
@@ -195,7 +198,7 @@ def make_pair(forward, backward, layer, said, path="", arrays=None, constants=No
     parameters = {**inspect.signature(backward).parameters, **inspect.signature(forward).parameters}
     shapes, fixed, values = {}, {}, dict(constants or {})
     computed = assigned_anywhere(trees[1])
-    for name, value in as_shapes(said, computed).items():
+    for name, value in (as_shapes(said, computed) if path else said).items():
         inner = parts_of(value) if isinstance(value, dict | list | tuple) else None
         if not inner or not all(is_float_array(each) or is_sizes(each) for each in inner.values()):
             inner = None

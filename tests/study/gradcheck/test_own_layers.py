@@ -141,6 +141,6 @@ def test_verify_in_a_notebook(capsys):
     assert not found.right and capsys.readouterr().out == f"{found}\n" and "the first wrong line is " in repr(found)
     assert verify(drawn_loss, x=x).right
     with pytest.raises(UserError, match="an array of floating numbers"):
-        verify(double_forward, double_backward, x=1.0, mask=1.0)
+        verify(double_forward, double_backward, x=1, mask=1.0)
     with pytest.raises(UserError, match="define it by def"):
         verify(eval("lambda x: (x, x)"), np.exp, x=x)

@@ -1,0 +1,396 @@
+"""Small layers in the words of many people, and what must be said of each.
+
+A block begins with its cases, each a line "# fact | layer | inputs | old => new | verdict | words":
+the block's code, in which `new` replaces `old`, is `right`, `rounded`, `unread` (right, but a
+gradient was not found), `WRONG x: code` (x is wrong first, by a line with this code), or `stopped`
+by an error. All words must be said, those after "not " must not. A fact with "float64:" is one
+without mpmath. Lines that begin with "#   " go on.
+"""
+
+LAYERS = r'''
+# a class is its own cache | Affine(W=6 5, b=5) | x=4,6 | | right
+# dW and db are found in self | Affine(W=6 5, b=5) | x=4,6 | d.sum(0) => d.mean(0) |
+#   WRONG b: d.mean(0) | db is 0.25 times the true
+# a weight without a gradient is named | Affine(W=6 5, b=5) | x=4,6 | self.db = => self.other = |
+#   unread | no gradient was found of b, which
+# the methods may have other names | Affine(W=6 5, b=5) | x=4,6 | def forward => def __call__ |
+#   right
+# a constructor that fails is one line | Affine(W=6 5, b=5) | x=4,6 |
+#   self.W, => assert b is None, 'no b'\n        self.W, | stopped |
+#   line 4: Affine(W=6 5, b=5): AssertionError: no b
+# a constructor's missing argument | Affine(W=6 5) | x=4,6 |  | stopped |
+#   missing 1 required positional argument: 'b'
+# a constructor's unknown name | Affine(W=6 5, b=bias) | x=4,6 |  | stopped |
+#   name 'bias' is not defined
+# an unknown shape of an input | Affine(W=6 5, b=5) |  |  | stopped |
+#   nothing says the shape of x: use --input x=4,5
+# an input that is no shape | Affine(W=6 5, b=5) | x=4;6 | | stopped | write x=4,5 for a shape
+class Affine:
+    def __init__(self, W, b):
+        self.W, self.b = W, b
+    def forward(self, x):
+        self.x = x
+        return x @ self.W + self.b
+    def backward(self, d):
+        self.dW = self.x.T @ d
+        self.db = d.sum(0)
+        return d @ self.W.T
+
+# a random mask is drawn alike | noise | v=4,5 | | right | not float64
+# Python's generator is seeded too | noise | v=4,5 | np.random.rand(*v.shape) => random.random() |
+#   right
+# a generator of the file's own, without a seed | noise | v=4,5 |
+#   np.random.rand(*v.shape) => rng.random(v.shape) | right
+# a generator in the forward, without a seed | noise | v=4,5 |
+#   np.random.rand(*v.shape) => np.random.default_rng().random(v.shape) | stopped |
+#   two runs on equal inputs differ | no verdict | without a seed
+# code that reads the clock has no verdict | noise | v=4,5 |
+#   np.random.rand(*v.shape) => time.time() % 1e-3 | stopped | no verdict
+import random, time
+rng = np.random.default_rng()
+def noise_forward(v, keep=0.8):
+    m = np.random.rand(*v.shape) / keep
+    return v * m, m
+def noise_backward(dout, m):
+    dv = dout * m
+    return dv
+
+# state in a global object is of this run | cube | x=4,5 | | right
+# a mistake in a global object's method | cube | x=4,5 | ** 2 => ** 1 | WRONG x: kept.pull(g)
+# a counter in a list is set back | cube | x=4,5 |
+#   return y, None => calls.append(len(calls))\n    return y * len(calls), None | right
+# a counter that changes nothing | cube | x=4,5 | y = => global total\n    total += 1\n    y = |
+#   right
+class Kept:
+    def push(self, x):
+        self.was = x
+        return x ** 3
+    def pull(self, g):
+        return g * 3 * self.was ** 2
+kept, calls, total = Kept(), [], 0
+def cube_forward(x):
+    y = kept.push(x)
+    return y, None
+def cube_backward(g, _):
+    dx = kept.pull(g)
+    return dx
+
+# gradients as attributes of a global object | mul | a=4,5; b=4,5 | | right | not adds to
+# += into a global dict is right at the first call | mul | a=4,5; b=4,5 |
+#   total["b"] = => total["b"] += | right | db: adds to what an earlier call left
+# results in a list | mul | a=4,5; b=4,5 | spot.da, total["b"] => [spot.da, total["b"]] | right
+# half of the results in a dict | mul | a=4,5; b=4,5 |
+#   spot.da, total["b"] => spot.da, {"b": total["b"]} | right
+# all of the results in a dict | mul | a=4,5; b=4,5 |
+#   spot.da, total["b"] => {"grad_b": total["b"], "a": spot.da} | right
+# placeholders are not the gradients | mul | a=4,5; b=4,5 |
+#   spot.da = dy => da = db = None\n    spot.da = dy | right
+class Spot: pass
+spot, total = Spot(), {"b": 0.0}
+def mul_forward(a, b):
+    spot.a, spot.b = a, b
+    return a * b
+def mul_backward(dy):
+    spot.da = dy * spot.b
+    total["b"] = dy * spot.a
+    return spot.da, total["b"]
+
+# the batch's mean in a dW | dense | A=3 4; W=2 3; b=2 1 |  | WRONG W: dW = |
+#   dW is 0.25 times the true gradient everywhere | db is 0.25 times
+# the same without the 1 / m | dense | A=3 4; W=2 3; b=2 1 | / m => / 1 | right
+def dense_forward(A, W, b):
+    Z = W.dot(A) + b
+    return Z, (A, W, b)
+def dense_backward(dZ, saved):
+    A_before, W, b = saved
+    m = dZ.shape[1]
+    dW = dZ.dot(A_before.T) / m
+    db = dZ.sum(1, keepdims=True) / m
+    return W.T.dot(dZ), dW, db
+
+# d_v is the gradient of v | gate | x=4,5; w=5,3 | | WRONG h: d_h = d_s * s | not right to 40
+# grad_v is the gradient of v | gate | x=4,5; w=5,3 | d_h => grad_h | WRONG h: grad_h = d_s * s
+# v_grad is the gradient of v | gate | x=4,5; w=5,3 | d_h => h_grad | WRONG h: h_grad = d_s * s
+# results in another order than the arguments | gate | x=4,5; w=5,3 |
+#   d_s * s => d_s * s * (1 - s) @@ return d_x, d_w => return d_w, d_x | WRONG x |
+#   the order of the results is WRONG: every caller unpacks dx, dw
+# right code with these names | gate | x=4,5; w=5,3 | d_s * s => d_s * s * (1 - s) | right
+def gate_forward(x, w):
+    h = x @ w
+    s = 1 / (1 + np.exp(-h))
+    y = s * s
+    return y, (x, w, s)
+def gate_backward(d_y, cache):
+    x, w, s = cache
+    d_s = d_y * 2 * s
+    d_h = d_s * s
+    d_x = d_h @ w.T
+    d_w = x.T @ d_h
+    return d_x, d_w
+
+# a mask that is written into dy | pos | x=4,5 |  | right |
+#   pos_backward writes to dout, which the caller may need
+# the backward takes an argument again | pos | x=4,5; k=3.0 |
+#   dout[x < 0] = 0 => dout = dout * (x > 0) | right | not writes to
+# what the forward returned is not needed: no cache | pos | x=4,5 | return y, x => return y | right
+def pos_forward(x, k=2.0):
+    y = k * np.maximum(x, 0)
+    return y, x
+def pos_backward(dout, x, k=2.0):
+    dout[x < 0] = 0
+    dx = k * dout
+    return dx
+
+# the mean over the batch, without its 1 / N | mean | x=4,5 |  | WRONG x: dx = |
+#   dx is 4 times the true gradient everywhere
+# the mean over the batch | mean | x=4,5 | dy, (n, => dy / n, (n, | right
+def mean_forward(x):
+    y = x.mean(axis=0)
+    return y, x.shape
+def mean_backward(dy, cache):
+    n, d = cache
+    dx = np.tile(dy, (n, 1))
+    return dx
+
+# the result is the cache, if the forward returns nothing else | grow | x=4,5 | | right
+def grow_forward(x):
+    return np.exp(x)
+def grow_backward(dy, out):
+    dx = dy * out
+    return dx
+
+# heads=2 is the number 2 | fold | x=4,6; heads=2 | | right | 4x6
+# heads=2, is a shape | fold | x=4,6; heads=2, | | stopped | integer scalar arrays
+# an argument without a value | fold | x=4,6 | | stopped | nothing says the shape of heads
+def fold_forward(x, heads):
+    y = x.reshape(len(x), heads, -1).sum(1)
+    return y, (x.shape, heads)
+def fold_backward(dy, cache):
+    shape, heads = cache
+    dx = np.tile(dy, heads).reshape(shape)
+    return dx
+
+# the first backward of one forward | area_naive | x=4,5 | | right
+# the second backward of one forward | area_fast | x=4,5 | | WRONG x: dx = 3 * dy | dx is 1.5 times
+# FORWARD BACKWARD, whatever they are called | area_forward_naive undo | x=4,5 | | right
+# FORWARD BACKWARD, of which one is missing | area_forward_naive undone | x=4,5 |  | stopped |
+#   there is no function undone
+# a name that is no pair | undo | x=4,5 |  | stopped | there is no pair undo_forward |
+#   it has area_naive, area_fast
+def area_forward_naive(x):
+    return 2 * x, None
+def area_backward_naive(dy, cache):
+    dx = 2 * dy
+    return dx
+def area_backward_fast(dy, cache):
+    dx = 3 * dy
+    return dx
+def undo(dy, cache):
+    return 2 * dy
+
+# mode='train' is a string | drop | x=4,5; mode='train' | | right | not did not run
+# mode=train without quotes | drop | x=4,5; mode=train | | right | not did not run
+# a line that never ran | drop | x=4,5 | | right | right where it ran: line 10 did not run
+# a line that never ran, of wrong code | drop | x=4,5 | dx = dy => dx = 2 * dy | WRONG x: dx = 2 |
+#   all of it ran: line 10
+def drop_forward(x, mode="test"):
+    if mode == "train":
+        x = 3 * x
+    y = np.tanh(x)
+    return y, (y, mode)
+def drop_backward(dy, cache):
+    y, mode = cache
+    dx = dy * (1 - y**2)
+    if mode == "train": dx = 3 * dx
+    return dx
+
+# a dict of shapes | two | x=4,6; p={'W': '6 5', 'b': '5'} | | right | p.W | p.b
+# a wrong part of a dict | two | x=4,6; p={'W': '6 5', 'b': '5'} | dz.sum(0) => dz.sum(0) * 2 |
+#   WRONG p.b: "b": | dp.b is 2 times
+# a list of shapes | two | x=4,6; p=['6 5', '5'] |
+#   p["W"] => p[0] @@ p["b"] => p[1] @@ {"W": x.T @ dz, "b": dz.sum(0)} => [x.T @ dz, dz.sum(0)] |
+#   right | p.0 | p.1
+def two_forward(x, p):
+    h = np.tanh(x @ p["W"] + p["b"])
+    return h, (x, p, h)
+def two_backward(dh, cache):
+    x, p, h = cache
+    dz = dh * (1 - h**2)
+    grads = {"W": x.T @ dz, "b": dz.sum(0)}
+    return dz @ p["W"].T, grads
+
+# integers with a negative bound are not drawn below it | pick | x=4,6; t=9:-2..4 | | right
+# numbers with negative bounds | pick | x=4,6:-3.5..-0.5; t=9:0..4 |
+#   np.abs(x => np.sqrt(-x @@ np.sign(x => -0.5 / np.sqrt(-x | right
+def pick_forward(x, t):
+    assert -3 < t.min() < 1 < t.max() < 4
+    y = np.abs(x)
+    return y[t], (x, t)
+def pick_backward(dout, cache):
+    x, t = cache
+    dy = np.zeros_like(x)
+    np.add.at(dy, t, dout)
+    dx = dy * np.sign(x)
+    return dx
+
+# LESSON has a dict for each pair | one | | | right | 4x5
+# LESSON of another pair | half | | | right | 7
+# LESSON says no other names | half |  | 'x': '7' => 'z': '7' | stopped |
+#   no forward has an argument z
+# LESSON is no dict | half | | LESSON = { => LESSON = 5, { | stopped | LESSON must be a dict
+LESSON = {'one': {'x': '4 5'}, 'half': {'x': '7'}}
+def one_forward(x):
+    return x + 1
+def one_backward(dy):
+    return dy
+def half_forward(x):
+    return x / 2
+def half_backward(dy):
+    return dy / 2
+
+# names with two underscores, properties and static methods | Soft(a=6) | x=4,6 | | right
+# super() and a mistake in this class | Wide(a=6) | x=4,6 | | WRONG s: self.ds = | ds is 0.25
+# super() and a mistake in the other class | Wide(a=6) | x=4,6 |
+#   mean(0) => sum(0) @@ self.da = => self.da = 2 * | WRONG a |
+#   da is wrong, which no line of this backward assigns
+class Soft:
+    def __init__(self, a):
+        self.__k, self.a = 3.0, a
+    @property
+    def k(self):
+        return self.__k
+    @staticmethod
+    def up(z):
+        return np.tanh(z)
+    def forward(self, x):
+        self.t = self.up(self.k * x)
+        return self.a * self.t
+    def backward(self, dy):
+        self.da = (dy * self.t).sum(0)
+        dt = dy * self.a
+        return dt * (1 - self.t**2) * self.__k
+class Wide(Soft):
+    def __init__(self, a):
+        super().__init__(a)
+        self.s = np.ones(6)
+    def forward(self, x):
+        self.z = super().forward(x)
+        return self.s * self.z
+    def backward(self, dy):
+        self.ds = (dy * self.z).mean(0)
+        return super().backward(dy * self.s)
+
+# Parameter objects | Line(6, 5) | x=4,6 | | right | W
+# a wrong gradient in a Parameter | Line(6, 5) | x=4,6 | d.sum(0) => d.mean(0) |
+#   WRONG b: self.b.grad = d.mean(0)
+# sublayers in a list | Stack() | x=4,6 | | right | lines.0.W | lines.1.b
+# a wrong sublayer in a list | Stack() | x=4,6 | d.sum(0) => d.mean(0) | WRONG lines.0.b |
+#   no line of this backward assigns
+class Parameter:
+    def __init__(self, *shape):
+        self.data, self.grad = np.random.randn(*shape), None
+class Line:
+    def __init__(self, n, m):
+        self.W, self.b = Parameter(n, m), Parameter(m)
+    def forward(self, x):
+        self.x = x
+        return x @ self.W.data + self.b.data
+    def backward(self, d):
+        self.W.grad = self.x.T @ d
+        self.b.grad = d.sum(0)
+        return d @ self.W.data.T
+class Stack:
+    def __init__(self):
+        self.lines = [Line(6, 5), Line(5, 3)]
+    def forward(self, x):
+        for each in self.lines: x = each.forward(x)
+        return x
+    def backward(self, d):
+        for each in self.lines[::-1]: d = each.backward(d)
+        return d
+
+# weights that the backward updates | Step(w=6 5) | x=4,6 | | right | 6x5
+# the rate does not matter | Step(w=6 5) | x=4,6; rate=0.5 | | right | 6x5
+# an update by a part of the gradient | Step(w=6 5) | x=4,6 | rate * => rate / 4 * | WRONG w |
+#   dw is 0.25 times
+# dx from the updated weights | Step(w=6 5) | x=4,6; rate=0.5 | return dx => return d @ self.w.T |
+#   WRONG x: return d @
+class Step:
+    def __init__(self, w):
+        self.w = w
+    def forward(self, x):
+        self.x = x
+        return x @ self.w
+    def backward(self, d, rate):
+        dx = d @ self.w.T
+        self.w -= rate * self.x.T @ d
+        return dx
+
+# code in float32 is right to three digits | tanh | x=4,5 | | right | float32: to three digits
+# float64: code in float32 is right to three digits | tanh | x=4,5 |  | right |
+#   float32: to three digits
+# a mistake of one percent in float32 | tanh | x=4,5 | dx = dy => dx = 1.01 * dy |
+#   WRONG x: 1.01 * dy
+def tanh_forward(x):
+    x = np.float32(x)
+    y = np.tanh(x)
+    return y, y
+def tanh_backward(dy, y):
+    dx = dy * (1 - y**2)
+    return dx
+
+# what a wide draw alone reaches | Relu6 | x=4,6 |  | WRONG x: dx = |
+#   in the draw with a standard deviation of 3
+# right code at wide draws | Relu6 | x=4,6 | > 0) => > 0) * (self.x < 6) | right
+# float64: what a wide draw alone reaches | Relu6 | x=4,6 | | WRONG x: dx = | in the draw with
+# float64: right code at wide draws | Relu6 | x=4,6 | > 0) => > 0) * (self.x < 6) | right
+class Relu6:
+    def forward(self, x):
+        self.x = x
+        return np.clip(x, 0, 6)
+    def backward(self, dy):
+        dx = dy * (self.x > 0)
+        return dx
+
+# no rounded number | gelu | x=4,5 |
+#   R => np.sqrt(2 / np.pi) @@ S => 3 * 0.044715 * np.sqrt(2 / np.pi) | right | not rounded
+# ten digits in both | gelu | x=4,5 | R => 0.7978845608 @@ S => 0.1070322244 | rounded |
+#   right to 12 digits, because of 0.1070322244 (line 9)
+# six digits | gelu | x=4,5 | R => 0.797885 @@ S => 0.107032 | rounded |
+#   because of 0.107032 (line 9)
+# six digits, the last off by one | gelu | x=4,5 |
+#   tanh(R => tanh(np.sqrt(2 / np.pi) @@ R => 0.797886 @@ S => 0.107032 | WRONG x: du * |
+#   not rounded
+# three digits are no rounding | gelu | x=4,5 |
+#   tanh(R => tanh(np.sqrt(2 / np.pi) @@ R => 0.798 @@ S => 0.107 | WRONG x: du *
+# float64: no rounded number | gelu | x=4,5 |
+#   R => np.sqrt(2 / np.pi) @@ S => 3 * 0.044715 * np.sqrt(2 / np.pi) | right | not rounded
+# float64: ten digits are right | gelu | x=4,5 | R => 0.7978845608 @@ S => 0.1070322244 | right
+# float64: six digits | gelu | x=4,5 | R => 0.797885 @@ S => 0.107032 | rounded |
+#   because of 0.107032 (line 9)
+# float64: six digits, the last off by one | gelu | x=4,5 |
+#   tanh(R => tanh(np.sqrt(2 / np.pi) @@ R => 0.797886 @@ S => 0.107032 | WRONG x: du * |
+#   not rounded
+def gelu_forward(x):
+    t = np.tanh(R * (x + 0.044715 * x**3))
+    y = x * (1 + t) / 2
+    return y, (x, t)
+def gelu_backward(dy, cache):
+    x, t = cache
+    du = dy * x * (1 - t**2) / 2
+    dx = dy * (1 + t) / 2 + du * (R + S * x**2)
+    return dx
+
+# a left out eps is said, not called wrong | norm | x=4,5 |  | rounded |
+#   does the backward leave a small number out, such as an eps?
+# a left out eps that matters is wrong | norm | x=4,5 | 1e-8 => 1e-3 | WRONG v: dv =
+def norm_forward(x):
+    v = (x * x).mean(1, keepdims=True)
+    y = x / np.sqrt(v + 1e-8)
+    return y, (x, v)
+def norm_backward(dy, cache):
+    x, v = cache
+    dv = -0.5 * (dy * x).sum(1, keepdims=True) / np.sqrt(v) ** 3
+    dx = dy / np.sqrt(v + 1e-8) + 2 * x * dv / x.shape[1]
+    return dx
+'''
