@@ -46,7 +46,9 @@ def add_arguments(parser):
                                help="write an exercise on the backward of one of these layers")
     write.set_defaults(action=write_level)
     own = actions.add_parser("file", help="write exercises on the layers in a file: npgpt exercise my_layer.py")
-    own.set_defaults(action=write_own)  # `npgpt exercise my_layer.py` is `npgpt exercise file my_layer.py`
+    own.set_defaults(
+        action=write_own
+    )  # `npgpt exercise my_layer.py` is `npgpt exercise file my_layer.py`
     own.add_argument(
         "file", metavar="my_layer.py", help='or a class in it, "my_layer.py:Affine(W=6 5, b=5)"'
     )

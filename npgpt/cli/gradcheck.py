@@ -61,7 +61,9 @@ def run(args):
         answer = check_layer(file, what, args.input, args.time_limit)
         found = answer.layers
     elif args.name or args.input:
-        raise UserError(f"{args.layer} is a layer of npgpt: leave {' '.join(args.name) or '--input'} out")
+        raise UserError(
+            f"{args.layer} is a layer of npgpt: leave {' '.join(args.name) or '--input'} out"
+        )
     else:
         found = checked_lessons(args.layer)
     for each in dict.fromkeys(one.measured for one in found if one.measured):
@@ -73,8 +75,11 @@ def run(args):
     if answer and answer.left:
         print(f"\nnot checked in {file}:", *answer.left, sep="\n  npgpt gradcheck ")
     if answer and (answer.failed or not found):
-        raise UserError(f"{file}: not all of it could be checked" if found else
-                        f"{file}: nothing could be checked: say what the inputs are, as in --input x=4,5")
+        raise UserError(
+            f"{file}: not all of it could be checked"
+            if found
+            else f"{file}: nothing could be checked: say what the inputs are, as in --input x=4,5"
+        )
     return not all(one.right for one in found)
 
 

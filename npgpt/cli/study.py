@@ -1,11 +1,12 @@
 """Write the study page: every layer's forward beside its backward (needs the extra "study").
 
-The page is one HTML file that needs no network. It shows the arrays of every line, the derivation of its gradient, and
-the gradient check. With --open a local server shows the page, and its lines and text can be edited.
+The page is one HTML file that needs no network. It shows the arrays of every line, the derivation
+of its gradient, and the gradient check. With --open a local server shows the page, and its lines
+and text can be edited.
 
-The page of a file my_layer.py has the pairs of functions and the classes in it (see npgpt gradcheck --help).
-They are checked in a process with limits, and then run in this one, too. That is no sandbox: the code can do what you
-can, so use only files that you trust.
+The page of a file my_layer.py has the pairs of functions and the classes in it (see npgpt gradcheck
+--help). They are checked in a process with limits, and then run in this one, too. That is no
+sandbox: the code can do what you can, so use only files that you trust.
 """
 
 import signal

@@ -109,11 +109,22 @@ def checked(lesson, known=None, tolerance=TOLERANCE):
                 verdict = ROUNDED
         statement = forward_source.statement_at(line)
         back = source.statement_at(backward_line) if backward_line else None
-        checks.append(LineCheck(
-            lesson.name, forward_source.file, name, line, statement.text if statement else ARGUMENT, backward_line,
-            back.text if back else "", [*np.shape(value)], relative,
-            None if relative is None or tolerance != EXACT else digits(relative), verdict,
-            through))
+        checks.append(
+            LineCheck(
+                lesson.name,
+                forward_source.file,
+                name,
+                line,
+                statement.text if statement else ARGUMENT,
+                backward_line,
+                back.text if back else "",
+                [*np.shape(value)],
+                relative,
+                None if relative is None or tolerance != EXACT else digits(relative),
+                verdict,
+                through,
+            )
+        )
 
     results = {
         name: spelling.get(label, label)
@@ -201,7 +212,9 @@ def best_checked(lesson):
     lesson.run_backward(upstream(lesson, y), cache)         # its own mistakes are raised as they are
     said = 'measured in float64: pip install "npgpt[study]" for 30 digits'
     kinds = dtypes_of(lesson) if lesson.is_pair else set()
-    if importlib.util.find_spec("mpmath") and "complex128" not in kinds:        # mpmath's arrays have no `.real`
+    if (
+        importlib.util.find_spec("mpmath") and "complex128" not in kinds
+    ):  # mpmath's arrays have no `.real`
         try:
             return *checked(exact(lesson)), ""
         except Exception as error:
@@ -224,7 +237,9 @@ def best_checked(lesson):
             if (name, first) in wrong
         }
         closer = check_lesson(lesson, known)
-        found = [one if one.verdict != WRONG else other for one, other in zip(found, closer, strict=True)]
+        found = [
+            one if one.verdict != WRONG else other for one, other in zip(found, closer, strict=True)
+        ]
     return found, backward, said
 
 
@@ -233,7 +248,11 @@ def dtypes_of(lesson):
     forward, backward = (Recorded(each, is_array) for each in (lesson.forward, lesson.backward))
     y, cache = lesson.run_forward(lesson.inputs, forward.function)
     gradients = lesson.run_backward(upstream(lesson, y), cache, backward.function)
-    made = [*as_tuple(y), *gradients.values(), *(each.value for each in forward.record + backward.record)]
+    made = [
+        *as_tuple(y),
+        *gradients.values(),
+        *(each.value for each in forward.record + backward.record),
+    ]
     return {each.dtype.name for each in made if is_array(each)}
 
 
@@ -246,9 +265,11 @@ def filled(recorded, source):
 
     All lines that assign their names come before those that fill them.
     """
-    return [Assignment(source.name, line, name, np.array(recorded.last[name]))
-            for name, line in source.filled.items()
-            if is_floating(recorded.last.get(name)) and max(assigning(source, [name]), default=0) < line]
+    return [
+        Assignment(source.name, line, name, np.array(recorded.last[name]))
+        for name, line in source.filled.items()
+        if is_floating(recorded.last.get(name)) and max(assigning(source, [name]), default=0) < line
+    ]
 
 
 def named_by_results(record, known, lesson, source):
@@ -314,10 +335,15 @@ def gradient_line(source, record, name, true, gradient, results):
 
 
 def part_line(source, path):
-    """Return the line of a backward that assigns what is at a path of an object, or calls the part that does; or None.
+    """Return the line of a backward that assigns what is at a path of an object, or calls the part
+    that does; or None.
     """
     steps = [rf"(\.{key}|\[{re.escape(repr(key))}\])" for key in path]
-    begin = {each.first: re.split(r" \W?= ", each.text)[0] for each in source.statements if "= " in each.text}
+    begin = {
+        each.first: re.split(r" \W?= ", each.text)[0]
+        for each in source.statements
+        if "= " in each.text
+    }
     for wanted in "".join(steps), steps[-1] + "$", "self" + steps[0] + "$":
         if assigns := [line for line, text in begin.items() if re.search(wanted, text)]:
             return assigns[-1]

@@ -101,7 +101,9 @@ def fitted(lesson, side, nodes, names):
 
 
 def all_digits(lesson, name):
-    """Return whether also the small entries of an input's gradient are right, each in relation to itself."""
+    """Return whether also the small entries of an input's gradient are right, each in relation to
+    itself.
+    """
     lesson = exact(lesson)
     y, cache = lesson.run_forward(lesson.inputs)
     given = np.abs(rounded(lesson.run_backward(upstream(lesson, y), cache)[f"d{name}"]))

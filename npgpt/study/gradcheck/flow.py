@@ -27,8 +27,14 @@ class Flow:
         arguments, given = ([*inspect.signature(each).parameters] for each in (forward, backward))
         self.forward = statements_read(forward)
         names = spelled(forward, backward)
-        self.backward = [(node, {names.get(each, each) for each in changes}, {names.get(each, each) for each in reads})
-                         for node, changes, reads in statements_read(backward)]
+        self.backward = [
+            (
+                node,
+                {names.get(each, each) for each in changes},
+                {names.get(each, each) for each in reads},
+            )
+            for node, changes, reads in statements_read(backward)
+        ]
         given = [names.get(each, each) for each in given]
         self.known = {*arguments}.union(*(changes | reads for _, changes, reads in self.forward))
         self.upstream = {name: reads for name in given[:1] for _, _, reads in self.forward[-1:]}    # what it returns

@@ -126,8 +126,11 @@ def traced_forward(lesson):
     """
     rng = np.random.default_rng(6)
     source = read_source(lesson.forward)
-    far = 1e-3 if lesson.is_pair else 1.0       # others' code may need numbers in a range
-    moved = {name: value + far * rng.standard_normal(value.shape) for name, value in lesson.inputs.items()}
+    far = 1e-3 if lesson.is_pair else 1.0  # others' code may need numbers in a range
+    moved = {
+        name: value + far * rng.standard_normal(value.shape)
+        for name, value in lesson.inputs.items()
+    }
     forward = Recorded(lesson.forward)
     other = Recorded(lesson.forward)
     y, cache = lesson.run_forward(lesson.inputs, forward.function)

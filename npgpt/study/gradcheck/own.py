@@ -229,7 +229,8 @@ def evidence(lesson, checks):
 
 
 def factor_of(given, true):
-    """Return the number that every entry of a gradient is times the true one; 0.0 if there is none."""
+    """Return the number that every entry of a gradient is times the true one; 0.0 if there is none.
+    """
     is_zero = np.abs(true) <= CLOSE * np.abs(true).max(initial=0.0)
     if (
         given.shape != true.shape
@@ -309,7 +310,9 @@ def lesson_gradient(lesson, name):
 
 
 def called_in(lesson, lines):
-    """Return the names of the file's own functions, and of methods, that lines of the backward call."""
+    """Return the names of the file's own functions, and of methods, that lines of the backward
+    call.
+    """
     calls = [
         node.func
         for node in ast.walk(parsed(lesson.backward))

@@ -43,7 +43,9 @@ def spellings(variables):
 
 
 def bare(name):
-    """Return the name of an attribute without the underscores of a private one: w of `__w`, `_Affine__w`."""
+    """Return the name of an attribute without the underscores of a private one: w of `__w`,
+    `_Affine__w`.
+    """
     return re.sub(r"^_+([A-Za-z]\w*?__)?", "", name) or name
 
 
@@ -51,14 +53,20 @@ def variable_of(name, variables):
     """Return the variable whose gradient has this name, or None."""
     found = spellings(tuple(variables))
     words = (name, bare(name), bare(name).lower())
-    return None if name in variables else next((found[each] for each in words if each in found), None)
+    return (
+        None if name in variables else next((found[each] for each in words if each in found), None)
+    )
 
 
 @functools.lru_cache(256)
 def spelled(forward, backward, inputs=()):
-    """Return name -> "dv" for the names in a backward of gradients of the forward's variables, "da_w" for a.w."""
+    """Return name -> "dv" for the names in a backward of gradients of the forward's variables,
+    "da_w" for a.w.
+    """
     trees = [Selfless().visit(parsed(each)) for each in (forward, backward)]
-    arguments, words = ([each.arg for each in tree.args.args] + sorted(names_in(tree)) for tree in trees)
+    arguments, words = (
+        [each.arg for each in tree.args.args] + sorted(names_in(tree)) for tree in trees
+    )
     variables = tuple(dict.fromkeys([*inputs, *arguments]))
     if forward is backward:         # a loss and its gradients
         variables = tuple(each for each in variables if each not in spellings(variables))

@@ -1,4 +1,6 @@
-"""Where the mistake of a wrong gradient can be: in its line, or in one before it that is not verified."""
+"""Where the mistake of a wrong gradient can be: in its line, or in one before it that is not
+verified.
+"""
 
 import ast
 
@@ -13,8 +15,9 @@ RIGHT = "ok", "rounded"
 class Suspects:
     """The lines of a backward that a wrong line depends on, up to those whose gradients are right.
 
-    spelling: name in the code -> "dv"; checks: of the lines; there, mine: the last values of the forward's and of the
-    backward's variables. A line that unpacks the cache is right if its values are those that the forward knew.
+    spelling: name in the code -> "dv"; checks: of the lines; there, mine: the last values of the
+    forward's and of the backward's variables. A line that unpacks the cache is right if its values
+    are those that the forward knew.
     """
 
     def __init__(self, lesson, spelling, checks, there, mine):
@@ -32,7 +35,9 @@ class Suspects:
             if node.lineno in self.verified:
                 continue
             names = names_of(targets(node)) if is_unpacked(node.value) else ()
-            known = {spelling.get(name, name) for name in names if is_known(name, mine.get(name), there)}
+            known = {
+                spelling.get(name, name) for name in names if is_known(name, mine.get(name), there)
+            }
             for name in changes - known:
                 self.made.setdefault(name, set()).add(node.lineno)
         loops = [
@@ -43,7 +48,9 @@ class Suspects:
         self.loops = [(node.lineno, node.end_lineno) for node in loops]
 
     def is_other(self, check):
-        """Return whether all that is computed from a variable's gradient is right, so that it is another value."""
+        """Return whether all that is computed from a variable's gradient is right, so that it is
+        another value.
+        """
         readers = {
             line
             for line, names in self.reads.items()
@@ -71,7 +78,9 @@ class Suspects:
 
 
 def is_unpacked(value):
-    """Return whether an expression only names what is there: `cache`, `self.x`, `cache["x"]`, `x.shape`."""
+    """Return whether an expression only names what is there: `cache`, `self.x`, `cache["x"]`,
+    `x.shape`.
+    """
     while (
         isinstance(value, ast.Attribute)
         or isinstance(value, ast.Subscript)
@@ -82,7 +91,9 @@ def is_unpacked(value):
 
 
 def is_known(name, value, known):
-    """Return whether a value is the forward's of that name; under another name, that of any of its variables."""
+    """Return whether a value is the forward's of that name; under another name, that of any of its
+    variables.
+    """
 
     def same(one, other):
         if isinstance(one, tuple | list) and isinstance(other, tuple | list):

@@ -42,7 +42,9 @@ class Case:
 
     @property
     def spelling(self):
-        """Name -> "dv" of the gradients in the backward of a layer of one's own, which may have other names."""
+        """Name -> "dv" of the gradients in the backward of a layer of one's own, which may have
+        other names.
+        """
         return spelled(self.forward, self.backward, tuple(self.inputs))
 
     @functools.cached_property

@@ -235,7 +235,9 @@ def check_pairs(file, what, inputs, send):
             line = raised_at(error, file)
             said = one_line(error) if isinstance(error, UserError) else describe(error)
             place = f"line {line}: " if line and not isinstance(error, UserError) else ""
-            left.append(usage(file, each) + f": {place}{said.removeprefix(f'{file}: ')}" * (not is_missing))
+            left.append(
+                usage(file, each) + f": {place}{said.removeprefix(f'{file}: ')}" * (not is_missing)
+            )
             failed |= not is_missing
     if block:
         layers.append(Verified(best_check(block.at())[0]))

@@ -57,7 +57,11 @@ def explained(solution, known, i, report):
     case = Case(name, simplest(known[0].lesson, known[i].setting, fails)) if i > 0 else known[0]
     found = Judgement(solution, case)
     # At 1 different mistakes look the same.
-    others = [each for each in known if each.lesson.is_pair or min(each.setting.sizes.by_letter.values()) > 1]
+    others = [
+        each
+        for each in known
+        if each.lesson.is_pair or min(each.setting.sizes.by_letter.values()) > 1
+    ]
     words = found.report(Explanation(found, [case, *others]))
     return report if words.sound else dataclasses.replace(words, record=report.record, seed=report.seed)
 
@@ -73,7 +77,10 @@ class Judgement:
         if self.source:
             spelling = spelled(case.forward, solution.function, tuple(case.inputs))
             self.source = self.source.respelled(spelling)
-            self.record = [dataclasses.replace(each, name=spelling.get(each.name, each.name)) for each in self.record]
+            self.record = [
+                dataclasses.replace(each, name=spelling.get(each.name, each.name))
+                for each in self.record
+            ]
         self.results, self.faults = {}, []
         self.finished = False
         if outcome.raised:

@@ -19,7 +19,9 @@ from npgpt.study.lessons.setting import SIZE, shape_of
 
 PLAIN_SIZES = 4, 5, 6, 3, 7, 8, 9, 2  # of the letters, in the order in which they are named
 NUMBER = r"-?\d+(?:\.\d*)?"
-SHAPE = re.compile(rf"((?:\w+(?:\s+\w+)*)?)\s*(?::\s*(constant|onehot|({NUMBER}|\w+)\.\.({NUMBER}|\w+)))?")
+SHAPE = re.compile(
+    rf"((?:\w+(?:\s+\w+)*)?)\s*(?::\s*(constant|onehot|({NUMBER}|\w+)\.\.({NUMBER}|\w+)))?"
+)
 
 
 def parts(spec):
@@ -121,7 +123,9 @@ def drawn(spec, sizes, rng, spread=1.0):
     if kind == "onehot":
         return np.eye(shape[-1])[rng.integers(shape[-1], size=shape[:-1])]
     if kind == "integers":
-        bounds = [int(each) if re.fullmatch(NUMBER, each) else shape_of(each, sizes)[0] for each in limits]
+        bounds = [
+            int(each) if re.fullmatch(NUMBER, each) else shape_of(each, sizes)[0] for each in limits
+        ]
         if bounds[0] >= bounds[1]:
             raise UserError(f'"{spec}" has no numbers: the second one must be larger')
         array = np.asarray(rng.integers(*bounds, shape))

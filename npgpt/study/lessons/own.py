@@ -24,7 +24,12 @@ from npgpt.study.lessons.own_call import Call, Locals, Rest, is_number, kind_of,
 from npgpt.study.lessons.own_state import World, float_arrays, follow, parts_of, with_arrays
 from npgpt.study.lessons.setting import PLAIN
 
-GENERIC = "inputs", "input", "x", "X"       # what is called dinputs may be the gradient of the only input
+GENERIC = (
+    "inputs",
+    "input",
+    "x",
+    "X",
+)  # what is called dinputs may be the gradient of the only input
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,9 +71,11 @@ class Pair(Lesson):
             array = (
                 self.fixed[name] if name in self.fixed else drawn(spec, sizes, rng, setting.spread)
             )
-            (inputs if array.dtype.kind == "f" and not spec.endswith(("constant", "onehot")) else constants)[name] = (
-                array
-            )
+            (
+                inputs
+                if array.dtype.kind == "f" and not spec.endswith(("constant", "onehot"))
+                else constants
+            )[name] = array
         arrays = float_arrays(self.layer)
         for each in self.weights:
             inputs[each.name] = rng.standard_normal(arrays[each.identity].shape) / max(
@@ -93,11 +100,12 @@ class Pair(Lesson):
 
     @property
     def has_upstream(self):
-        """Whether the backward takes a gradient; one that takes none is that of the result's sum."""
+        """Whether the backward takes a gradient; one that takes none is that of the result's sum.
+        """
         return not self.is_one_function and self.way.has_upstream
 
     def run_forward(self, inputs, forward=None):
-        self.world.reset()
+        self.world.reset(self.forward, self.backward)
         arguments = self.arguments_of(inputs)
         before = ()
         if self.layer is not None:
@@ -188,8 +196,10 @@ class Pair(Lesson):
         """Return the path in the object to the gradient of a weight; None if it is not kept in the
         object.
         """
-        found = next((each.gradient for each in self.weights if each.name == name), None)
-        return found if isinstance(found, tuple) else None
+        found = next((each for each in self.weights if each.name == name), None)
+        if found and isinstance(found.gradient, float):     # changed by a step of that size
+            return found.path
+        return found.gradient if found and isinstance(found.gradient, tuple) else None
 
     def returned(self, result):
         """Return {"dx": gradient, …} of what a backward returned."""
@@ -245,9 +255,15 @@ class Pair(Lesson):
 
 
 def as_broadcast(gradient, shape):
-    """Return a gradient in the shape of its array, if `array -= lr * gradient` does so: (5,) for (1, 5)."""
+    """Return a gradient in the shape of its array, if `array -= lr * gradient` does so: (5,) for
+    (1, 5).
+    """
     given = np.shape(gradient)
-    fits = given != shape and np.size(gradient) == np.prod(shape, dtype=int) and len(given) <= len(shape)
+    fits = (
+        given != shape
+        and np.size(gradient) == np.prod(shape, dtype=int)
+        and len(given) <= len(shape)
+    )
     fits = fits and np.broadcast_shapes(given, shape) == shape
     return np.reshape(gradient, shape) if fits else gradient
 

@@ -1,7 +1,8 @@
 """How the arguments of other people's backward follow from what their forward takes and returns.
 
-A parameter of the backward is what the forward takes under its name, or an upstream gradient (`dy`, `grad_out`), or a
-cache: what else the forward returns, what it assigns under that name, its result or its input; or a learning rate.
+A parameter of the backward is what the forward takes under its name, or an upstream gradient (`dy`,
+`grad_out`), or a cache: what else the forward returns, what it assigns under that name, its result
+or its input; or a learning rate.
 """
 
 import ast
@@ -39,7 +40,8 @@ RESULTS = (
 class Rest:
     """The backward's arguments besides the upstream gradients.
 
-    before: (the object,) of a method; named: the others by name; local: the forward's local variables, if needed.
+    before: (the object,) of a method; named: the others by name; local: the forward's local
+    variables, if needed.
     """
 
     before: tuple = ()
@@ -48,7 +50,9 @@ class Rest:
 
 
 class Call:
-    """A backward's parameters, sorted: gradients, caches. values: name -> value of those that are given."""
+    """A backward's parameters, sorted: gradients, caches. values: name -> value of those that are
+    given.
+    """
 
     def __init__(self, forward, backward, values, is_method):
         self.forward, self.backward, self.values, self.is_method = (
@@ -81,7 +85,9 @@ class Call:
         self.has_upstream = first is not None and first.default not in (1, 1.0)
 
     def split(self, result, before, arguments, local):
-        """Return the result, or a tuple of them, and the `Rest`. arguments, local: of the forward, by name."""
+        """Return the result, or a tuple of them, and the `Rest`. arguments, local: of the forward,
+        by name.
+        """
         caches, n = self.caches, len(self.gradients)
         several = (
             isinstance(result, tuple)
@@ -131,9 +137,9 @@ class Call:
                 "wanted"
             )
         known |= {
-            each.name: 0.1
+            each.name: 0.1 if each.default is each.empty else each.default
             for each in self.parameters
-            if RATE.fullmatch(each.name) and each.default is each.empty and each.name not in known
+            if RATE.fullmatch(each.name) and each.name not in known
         }
         return y, Rest(before, known, local)
 

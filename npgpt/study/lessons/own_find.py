@@ -1,8 +1,9 @@
-"""Find forward and backward passes in other people's files: pairs of functions, classes, losses with their gradients.
+"""Find forward and backward passes in other people's files: pairs of functions, classes, losses
+with their gradients.
 
-`x_forward` and `x_backward`, also with a word after it (`x_forward_naive`), `forward_x`, or x and `x_backward`; a
-backward may have no forward of its own ending. A class has two methods, `forward` and `backward` or names like these.
-A function `x_loss` may return the loss and its gradients.
+`x_forward` and `x_backward`, also with a word after it (`x_forward_naive`), `forward_x`, or x and
+`x_backward`; a backward may have no forward of its own ending. A class has two methods, `forward`
+and `backward` or names like these. A function `x_loss` may return the loss and its gradients.
 """
 
 import ast
@@ -59,7 +60,9 @@ DEEPER = 2  # folders above a package, for the relative imports of what it impor
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A pair of functions (or one function twice), or a class, with the names of the forward and the backward."""
+    """A pair of functions (or one function twice), or a class, with the names of the forward and
+    the backward.
+    """
 
     name: str
     forward: str
@@ -82,7 +85,9 @@ class Found:
 
 
 def split_name(name):
-    """Return what stands before and after "forward" or "backward" in a function's name, and that word or ""."""
+    """Return what stands before and after "forward" or "backward" in a function's name, and that
+    word or "".
+    """
     match = WORD.fullmatch(name)
     return (match[1], match[3], match[2]) if match else (name, "", "")
 
@@ -127,7 +132,9 @@ def passes_in(tree, names):
 
 
 def methods_of(owner):
-    """Return the names of a class's forward and backward; None for one that it lacks, or that only raises."""
+    """Return the names of a class's forward and backward; None for one that it lacks, or that only
+    raises.
+    """
 
     def is_written(name):
         function = inspect.getattr_static(owner, name, None)
@@ -151,7 +158,9 @@ def run_file(path):
 
 
 def import_folders(path, tree):
-    """Let a file import what is beside it, in its package, and in the folders above it; return its package's name."""
+    """Let a file import what is beside it, in its package, and in the folders above it; return its
+    package's name.
+    """
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     level = max((getattr(node, "level", 0) for node in nodes), default=0)
     wanted = {each.name for node in nodes if isinstance(node, ast.Import) for each in node.names}

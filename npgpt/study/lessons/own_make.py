@@ -1,4 +1,6 @@
-"""Make a `Pair` of what other people wrote: by a text such as "Affine(W=6 5, b=5)", or of functions and objects."""
+"""Make a `Pair` of what other people wrote: by a text such as "Affine(W=6 5, b=5)", or of functions
+and objects.
+"""
 
 import ast
 import dataclasses
@@ -41,7 +43,9 @@ class Missing(UserError):
 
 
 def chosen(path, what):
-    """Return the `Found` in a file that a text calls for, and the texts of its constructor's arguments."""
+    """Return the `Found` in a file that a text calls for, and the texts of its constructor's
+    arguments.
+    """
     names, found = run_file(path)
     two = what.split(" ")
     if len(two) == 2 and all(isinstance(names.get(each), FunctionType) for each in two):
@@ -152,7 +156,8 @@ def usage(path, found):
 def read_pair(path, what, given=()):
     """Return the `Pair` of a file that a text calls for. given: texts of --input, such as "x=4,5".
 
-    Raises UserError if there is none, or nothing says what an input is; and what its functions raise.
+    Raises UserError if there is none, or nothing says what an input is; and what its functions
+    raise.
     """
     found, texts = chosen(path, what)
     names, every = run_file(path)
@@ -178,7 +183,9 @@ def read_pair(path, what, given=()):
 
 
 def pair_in_memory(forward, backward, inputs, constants):
-    """Return the `Pair` of two functions, of one of a loss, or of an object. inputs, constants: name -> value."""
+    """Return the `Pair` of two functions, of one of a loss, or of an object. inputs, constants:
+    name -> value.
+    """
     layer = None
     methods = [] if isinstance(forward, FunctionType) else methods_of(type(forward))
     name = getattr(forward, "__name__", type(forward).__name__).removesuffix("_forward")
@@ -191,8 +198,8 @@ def pair_in_memory(forward, backward, inputs, constants):
 def make_pair(forward, backward, layer, said, path="", arrays=None, constants=None, **fields):
     """Return a `Pair`.
 
-    said: argument -> shape, array or value; path: for messages; arrays: `id` -> name, of the layer's; constants:
-    arguments without a gradient.
+    said: argument -> shape, array or value; path: for messages; arrays: `id` -> name, of the
+    layer's; constants: arguments without a gradient.
     """
     trees = [tree_in_file(getattr(each, "__code__", None)) for each in (forward, backward)]
     parameters = {**inspect.signature(backward).parameters, **inspect.signature(forward).parameters}

@@ -24,7 +24,9 @@ PLAIN = int, float, complex, str, bytes, type, type(None), ModuleType, FunctionT
 
 
 def parts_of(value):
-    """Return the parts of a value as a dict: attributes, items of a dict or a list; None if it has none."""
+    """Return the parts of a value as a dict: attributes, items of a dict or a list; None if it has
+    none.
+    """
     if isinstance(value, dict):
         return value
     if isinstance(value, list | tuple):
@@ -50,7 +52,8 @@ def holders(value, path=(), seen=None):
 
 
 def follow(value, path):
-    """Return the part of a value at a path of attributes, keys and indexes; None if there is none."""
+    """Return the part of a value at a path of attributes, keys and indexes; None if there is none.
+    """
     for key in path:
         value = (parts_of(value) or {}).get(key)
     return value
@@ -123,7 +126,9 @@ def generators_kept():
 
 
 class World:
-    """What functions may change besides their arguments: globals, and the generators of random numbers."""
+    """What functions may change besides their arguments: globals, and the generators of random
+    numbers.
+    """
 
     def __init__(self, *functions):
         self.places = [each.__globals__ for each in functions]
@@ -142,19 +147,23 @@ class World:
                 if saved is not value or isinstance(value, int | float):  # a logger is its own copy
                     self.saved[name] = saved
 
-    def reset(self):
-        """Seed the generators, and let the globals be as they were when the file had run."""
-        np.random.seed(SEED)  # noqa: NPY002  other people's code draws from it
+    def reset(self, *functions):
+        """Seed the generators, and let the globals be as they were when the file had run.
+
+        functions: others whose globals these are.
+        """
+        np.random.seed(SEED)        # noqa: NPY002  other people's code draws from it
         random.seed(SEED)
         for name, saved in self.saved.items():
             if isinstance(saved, int | float):
-                for place in self.places:
+                for place in [*self.places, *(each.__globals__ for each in functions)]:
                     place |= {name: saved} if name in place else {}
             else:
                 restore(self.names[name], saved)
 
     def keep_changed(self):
-        """Forget the globals that have not changed since: what no run changes needs no restoring."""
+        """Forget the globals that have not changed since: what no run changes needs no restoring.
+        """
         now = {
             name: next((place[name] for place in self.places if name in place), None)
             for name in self.saved

@@ -23,8 +23,9 @@ NAMELESS = ("data", "value", "val", "array", "params", "parameters", "weights", 
 class Weight:
     """An array of an object that has a gradient.
 
-    identity: its `id`; path: to it; gradient: the path to its gradient, the name of a local variable of the backward,
-    or the learning rate by which the backward changes the weight; None if it is one of the backward's results.
+    identity: its `id`; path: to it; gradient: the path to its gradient, the name of a local
+    variable of the backward, or the learning rate by which the backward changes the weight; None if
+    it is one of the backward's results.
     """
 
     name: str
@@ -42,7 +43,8 @@ class Weight:
 
 
 def find_weights(pair, known):
-    """Return the `Weight`s of a `Pair` with an object, and the names of its other arrays that its result depends on.
+    """Return the `Weight`s of a `Pair` with an object, and the names of its other arrays that its
+    result depends on.
 
     known: `id` -> name of arrays that its constructor was given.
     """
@@ -114,7 +116,8 @@ def arrays_in(value):
 
 
 def is_gradient_of(layer, place, path, name):
-    """Return whether a place, made by a backward, is called like the gradient of the array `name` at a path.
+    """Return whether a place, made by a backward, is called like the gradient of the array `name`
+    at a path.
 
     place: a path, the name of a local variable, or "return x" of one of the results.
     """
@@ -203,7 +206,9 @@ def is_gradient(value):
 
 
 def named(path, name):
-    """Return the name of an array: "fc.W" for `self.fc.params["W"]`, "weight" for `self.weight.data`."""
+    """Return the name of an array: "fc.W" for `self.fc.params["W"]`, "weight" for
+    `self.weight.data`.
+    """
     words = [str(each) for each in (*path, name) if each not in NAMELESS]
     return ".".join(words) or str(name)
 

@@ -393,4 +393,170 @@ def norm_backward(dy, cache):
     dv = -0.5 * (dy * x).sum(1, keepdims=True) / np.sqrt(v) ** 3
     dx = dy / np.sqrt(v + 1e-8) + 2 * x * dv / x.shape[1]
     return dx
+
+# an unknown --input is refused | mean | x=4,5; q=4,5 | | stopped | no forward has an argument q
+# an unknown value of --input is refused | mean | x=4,5; eps=1e-5 | | stopped |
+#   no forward has an argument eps
+def mean_forward(x):
+    y = x.mean(axis=0)
+    return y, x.shape
+def mean_backward(dy, cache):
+    n, d = cache
+    dx = np.tile(dy / n, (n, 1))
+    return dx
+
+# a weight with two underscores | Affine(W=6 5, b=5) | x=4,6 | self.b => self.__b @@ self.db =>
+#   self.__db | right
+# a wrong one with two underscores | Affine(W=6 5, b=5) | x=4,6 | self.b => self.__b @@
+#   self.db => self.__db @@ sum(0) => mean(0) | WRONG b
+# a weight with one underscore, dW of _W | Affine(W=6 5, b=5) | x=4,6 | self.W => self._W | right
+class Affine:
+    def __init__(self, W, b):
+        self.W = W
+        self.b = b
+    def forward(self, x):
+        self.x = x
+        return x @ self.W + self.b
+    def backward(self, d):
+        self.dW = self.x.T @ d
+        self.db = d.sum(0)
+        return d @ self.W.T
+
+# a dict of gradients in one line | Lin(W=6 5, b=5) | x=4,6 | | WRONG b: self.grads = {
+# a local variable before it | Lin(W=6 5, b=5) | x=4,6 | dy.mean(0) => dz.sum(0) @@
+#   self.grads => dz = 2 * dy\n        self.grads | WRONG b: dz = 2 * dy
+class Lin:
+    def __init__(self, W, b):
+        self.params = {'W': W, 'b': b}
+    def forward(self, x):
+        self.x = x
+        return x @ self.params['W'] + self.params['b']
+    def backward(self, dy):
+        self.grads = {'W': self.x.T @ dy, 'b': dy.mean(0)}
+        return dy @ self.params['W'].T
+
+# a dict called grads is not the gradient of s | Two(W=6 5) | x=4,6 | | right | 10 40 digits
+class Two:
+    def __init__(self, W):
+        self.params, self.grads = {'W': W}, {}
+    def forward(self, x):
+        s = x @ self.params['W']
+        self.x, self.s = x, s
+        return s * s
+    def backward(self, dy):
+        ds = 2 * dy * self.s
+        dz = ds
+        self.grads['W'] = self.x.T @ dz
+        return dz @ self.params['W'].T
+
+# the line of an update | Step(w=6 5) | x=4,6 | | WRONG w: self.w -= | not return dx
+# the rate is a default | Step(w=6 5) | x=4,6 | / 4 => / 1 @@ d, rate) => d, rate=0.1) | right
+class Step:
+    def __init__(self, w):
+        self.w = w
+    def forward(self, x):
+        self.x = x
+        return x @ self.w
+    def backward(self, d, rate):
+        dx = d @ self.w.T
+        self.w -= rate * self.x.T @ d / 4
+        return dx
+
+# a dataclass | F(g=6) | x=4,6 | | right | g
+# slots | F(g=6) | x=4,6 | @dataclass\nclass F:\n    g: object =>
+#   class F:\n    __slots__ = 'g', 'x', 'dg'\n    def __init__(self, g):\n        self.g = g | right
+from dataclasses import dataclass
+@dataclass
+class F:
+    g: object
+    def forward(self, x):
+        self.x = x
+        return self.g * x
+    def backward(self, dy):
+        self.dg = (dy * self.x).sum(0)
+        return dy * self.g
+
+# static methods | F() | x=4,6 | | right
+class F:
+    @staticmethod
+    def forward(x):
+        return x * x, x
+    @staticmethod
+    def backward(dy, x):
+        dx = 2 * dy * x
+        return dx
+
+# a number in a helper is a wide draw too | six | x=4,5 | | WRONG x: dx = dy
+# a factor is found beside zeros | six | x=4,5 | clip(z, 0, 6) => maximum(z, 0) @@ dx = dy =>
+#   dx = 4 * dy | WRONG x: dx = | dx is 4 times the true
+def inside(z):
+    return np.clip(z, 0, 6)
+def six_forward(x):
+    y = inside(x)
+    return y, x
+def six_backward(dy, x):
+    dx = dy * (x > 0)
+    return dx
+
+# nested dicts of gradients | Net() | x=4,6 | | right
+# wrong nested dicts | Net() | x=4,6 | h.T @ dy => h.T @ dy * 2 | WRONG dec.W
+class Net:
+    def __init__(self):
+        self.p = {'enc': {'W': np.random.randn(6, 5)}, 'dec': {'W': np.random.randn(5, 6)}}
+        self.g = {}
+    def forward(self, x):
+        self.x = x
+        self.h = np.tanh(x @ self.p['enc']['W'])
+        return self.h @ self.p['dec']['W']
+    def backward(self, dy):
+        dz = dy @ self.p['dec']['W'].T * (1 - self.h**2)
+        self.g['dec'] = {'W': self.h.T @ dy}
+        self.g['enc'] = {'W': self.x.T @ dz}
+        return dz @ self.p['enc']['W'].T
+
+# dy of a loop is not the dx of its x | Stack() | x=4,6 | | right | not other | not called dx
+class Line:
+    def __init__(self, n, m):
+        self.W = np.random.randn(n, m)
+    def forward(self, x):
+        self.x = x
+        return x @ self.W
+    def backward(self, d):
+        self.dW = self.x.T @ d
+        return d @ self.W.T
+class Stack:
+    def __init__(self):
+        self.lines = [Line(6, 5), Line(5, 3)]
+    def forward(self, x):
+        for each in self.lines: x = each.forward(x)
+        return x
+    def backward(self, d):
+        for each in self.lines[::-1]: d = each.backward(d)
+        return d
+
+# S off by one | gelu | x=4,5 | S => 0.107031 | WRONG x
+# S off by two | gelu | x=4,5 | S => 0.107034 | WRONG x
+# no word of a draw if it is right | gelu | x=4,5 | (R + => (0.797884 + @@ S => 0.107032 |
+#   rounded | not in the draw
+def gelu_forward(x):
+    t = np.tanh(R * (x + 0.044715 * x**3))
+    y = x * (1 + t) / 2
+    return y, (x, t)
+def gelu_backward(dy, cache):
+    x, t = cache
+    du = dy * x * (1 - t**2) / 2
+    dx = dy * (1 + t) / 2 + du * (R + S * x**2)
+    return dx
+R = np.sqrt(2 / np.pi)
+
+# a global number is set back | count | x=4,5 | | right
+n = 0
+def count_forward(x):
+    global n
+    n += 1
+    y = n * x
+    return y, n
+def count_backward(dy, n):
+    dx = n * dy
+    return dx
 '''
