@@ -45,8 +45,8 @@ def add_arguments(parser):
         "name",
         nargs="*",
         metavar="NAME",
-        help="one of the layers in the file: swish, for swish_forward; or the names of a forward and a "
-        "backward",
+        help="one of the layers in the file: swish, for swish_forward; or the names of a forward "
+        "and a backward",
     )
     add_input_argument(parser)
     add_time_limit_argument(parser)

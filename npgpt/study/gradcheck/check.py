@@ -33,7 +33,8 @@ from npgpt.study.lessons.lesson import as_tuple, map_arrays
 
 TOLERANCE = 1e-7    # largest error relative to the gradient's largest value, in float64
 IN_FLOAT32 = 2e-3   # the same in code that computes in float32
-EXACT = 1e-15  # the same with 60 digits: a rounded constant of the code, such as 3.0 * 0.044715, costs 1e-16
+# With 60 digits: a rounded constant of the code, such as 3.0 * 0.044715, costs 1e-16.
+EXACT = 1e-15
 ZERO = 1e-30        # with 60 digits: a smaller gradient is zero
 OK, WRONG, FUSED, CONSTANT, OTHER, ROUNDED = "ok", "WRONG", "fused", "constant", "other", "rounded"
 UNNAMED = "no dv"
@@ -210,15 +211,16 @@ def best_checked(lesson):
     """
     y, cache = lesson.run_forward(lesson.inputs)
     lesson.run_backward(upstream(lesson, y), cache)         # its own mistakes are raised as they are
-    said = 'measured in float64: pip install "npgpt[study]" for 30 digits'
     kinds = dtypes_of(lesson) if lesson.is_pair else set()
-    if (
-        importlib.util.find_spec("mpmath") and "complex128" not in kinds
-    ):  # mpmath's arrays have no `.real`
+    said = 'measured in float64: pip install "npgpt[study]" for 30 digits'
+    if "complex128" in kinds:       # mpmath's arrays have no `.real`
+        said = f"{lesson.name} computes with complex numbers: measured in float64"
+    elif importlib.util.find_spec("mpmath"):
         try:
             return *checked(exact(lesson)), ""
         except Exception as error:
-            said = f"{lesson.name} cannot compute with 60 digits ({describe(error)}): measured in float64"
+            why = describe(error)
+            said = f"{lesson.name} cannot compute with 60 digits ({why}): measured in float64"
     if "float32" in kinds:
         return *checked(
             lesson, truth(lesson, COARSE), IN_FLOAT32
@@ -430,8 +432,8 @@ def table_text(checks):
             text.append(f"  the first wrong line is {wrong.backward_line}: {said}")
         else:
             text.append(
-                f"  the mistake is in lines {wrong.since} to {wrong.until}: the first wrong gradient is "
-                f"d{wrong.variable}, line {wrong.backward_line}: {said}"
+                f"  the mistake is in lines {wrong.since} to {wrong.until}: the first wrong "
+                f"gradient is d{wrong.variable}, line {wrong.backward_line}: {said}"
             )
     return "\n".join(text)
 

@@ -25,6 +25,7 @@ ROUNDING = 1e-10    # of the differences: a smaller gradient is zero
 TURNS = 3           # of a loop whose variables are measured, in other people's code
 SMALL = 1e-6        # another one, for a check where a step of that size meets a kink
 COARSE = 2e-2       # for code that computes in float32
+TINY = 1e-2
 SMALL_STEP = "1e-20"    # with 60 digits: errors of order 1e-40
 
 
@@ -197,6 +198,8 @@ def differences(output, value, at, size):
         step = mp_context().mpf(SMALL_STEP)
         return Along(direction, (output(step * direction) - output(-step * direction)) / (2 * step))
     gradient = np.empty(shape)
+    most = np.abs(value).max(initial=0.0)
+    size *= most if 0.0 < most < TINY else 1.0          # a step within small values
     for index in np.ndindex(shape) if at is None else [at]:
         direction = np.zeros(shape)
         direction[index] = 1.0

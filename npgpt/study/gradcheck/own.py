@@ -116,7 +116,8 @@ def small_errors(lesson, checks):
         ):
             each.verdict = WRONG
             each.since = each.until = each.backward_line
-    digits = f"rounded: right to {min(each.digits or int(-np.log10(each.relative)) for each in small)} digits"
+    few = min(each.digits or int(-np.log10(each.relative)) for each in small)
+    digits = f"rounded: right to {few} digits"
     if constants := rounded_constants(lesson, inputs):
         for each in small:
             each.verdict = ROUNDED
@@ -193,7 +194,8 @@ def spreads(pair):
 def is_finite(lesson):
     """Return whether a forward returns finite numbers, if it runs at all."""
     try:
-        y = lesson.run_forward(lesson.inputs)[0]
+        with np.errstate(all="ignore"):
+            y = lesson.run_forward(lesson.inputs)[0]
     except Exception:
         return lesson.seed == 0
     return all(np.isfinite(np.asarray(each, np.float64)).all() for each in as_tuple(y))
@@ -276,7 +278,8 @@ def left_out(lesson, checks, ran):
     )
     if numbers + extra:
         said.append(
-            f"not checked: {', '.join(numbers + extra)}: only arrays of the object, and what the forward takes, are"
+            f"not checked: {', '.join(numbers + extra)}: only arrays of the object, and what the "
+            "forward takes, are"
         )
     zero = [
         each.variable
@@ -287,7 +290,8 @@ def left_out(lesson, checks, ran):
     ]
     if zero:
         said.append(
-            f"the gradient of {', '.join(zero)} is 0 everywhere for these inputs, which shows little"
+            f"the gradient of {', '.join(zero)} is 0 everywhere for these inputs, which shows "
+            "little"
         )
     others = [
         f"d{each.variable} (line {each.backward_line})" for each in checks if each.verdict == OTHER

@@ -223,7 +223,8 @@ def check_pairs(file, what, inputs, send):
         )
     if not passes:
         raise UserError(
-            f"{file}: there is no pair x_forward and x_backward, no class with both, and no function x_loss "
+            f"{file}: there is no pair x_forward and x_backward, no class with both, and no "
+            "function x_loss "
             f"that returns a loss and its gradients"
         )
     layers, left, failed = [], [], False

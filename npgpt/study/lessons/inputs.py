@@ -2,7 +2,8 @@
 and arrays of them.
 
 LESSON = {"x": "N D", "w": "D 4H", "b": "4H",           # sizes by letters or numbers
-          "y": "N: 0..C", "p": "N D: 0.1..0.9",         # integers below C, which are constant; numbers in a range
+          "y": "N: 0..C", "p": "N D: 0.1..0.9",         # integers below C, constant; a range
+          "labels": "N C: onehot",                      # rows with a single 1, constant
           "mask": "N D: constant", "eps": 1e-5,         # no gradient; any other Python value
           "params": {"W": "D H", "b": "H"}}             # a dict of arrays
 """
@@ -57,8 +58,8 @@ def input_of(text):
         if SHAPE.fullmatch(text):
             return name, text if colon or "," in said or " " in said.strip() else Word(text)
     raise UserError(
-        f"--input {text}: write x=4,5 for a shape, n=4, for that of one axis, y=4:0..9 for integers, "
-        "heads=2 or mode='train' for a value"
+        f"--input {text}: write x=4,5 for a shape, n=4, for that of one axis, y=4:0..9 for "
+        "integers, heads=2 or mode='train' for a value"
     )
 
 

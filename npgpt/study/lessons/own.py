@@ -99,6 +99,11 @@ class Pair(Lesson):
         return Call(self.forward, self.backward, self.values, self.layer is not None)
 
     @property
+    def upstream(self):
+        """The name of the backward's first gradient, or ""."""
+        return self.way.upstream
+
+    @property
     def has_upstream(self):
         """Whether the backward takes a gradient; one that takes none is that of the result's sum.
         """
@@ -124,7 +129,8 @@ class Pair(Lesson):
             return self.way.split(result, before, arguments, called.found)
         if not isinstance(result, tuple) or len(result) < 2:
             raise UserError(
-                f"{self.forward.__name__} returned {kind_of(result)}, not the loss and its gradients"
+                f"{self.forward.__name__} returned {kind_of(result)}, not the loss and its "
+                "gradients"
             )
         return result[0], Rest()
 
@@ -184,7 +190,8 @@ class Pair(Lesson):
         if self.inputs and not found:
             raise UserError(
                 f"{self.backward.__name__} returned {kind_of(result)}, not a gradient for each of "
-                f'{", ".join(self.inputs)}; what needs none is "constant", see npgpt gradcheck --help'
+                f'{", ".join(self.inputs)}; what needs none is "constant", see npgpt gradcheck '
+                "--help"
             )
         return found
 

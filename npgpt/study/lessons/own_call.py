@@ -125,16 +125,16 @@ class Call:
             known[lost[0]] = y if RESULT.fullmatch(lost[0]) or not unread else unread[0]
         elif lost:
             raise UserError(
-                f"{self.forward.__name__} returned {kind_of(result)}, from which {self.backward.__name__} "
-                f"gets no {lost[0]}: is it a number, as in --input {lost[0]}=0.1?"
+                f"{self.forward.__name__} returned {kind_of(result)}, from which "
+                f"{self.backward.__name__} gets no {lost[0]}: is it a number, as in --input {lost[0]}=0.1?"
             )
         if y is None and before:  # it keeps its result
             kept = parts_of(before[0])
             y = next((kept[name] for name in RESULTS if is_number(kept.get(name))), None)
         if not all(map(is_number, as_tuple(y))):
             raise UserError(
-                f"{self.forward.__name__} returned {kind_of(y)}, where an array of floating numbers is "
-                "wanted"
+                f"{self.forward.__name__} returned {kind_of(y)}, where an array of floating "
+                "numbers is wanted"
             )
         known |= {
             each.name: 0.1 if each.default is each.empty else each.default

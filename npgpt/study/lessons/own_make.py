@@ -16,7 +16,7 @@ from npgpt.engine.sources import tree_of
 from npgpt.engine.watch import tree_in_file
 from npgpt.errors import UserError, describe, raised_at
 from npgpt.study.gradcheck.measure import upstream
-from npgpt.study.gradcheck.source import assigned_anywhere
+from npgpt.study.gradcheck.source import assigned_anywhere, returned_value
 from npgpt.study.lessons.inputs import (
     as_shapes,
     drawn,
@@ -58,10 +58,14 @@ def chosen(path, what):
     fits = [each for each in found if name in (each.name, each.forward)]
     if methods[0] and isinstance(names.get(name), type):
         fits = [Found(name, *methods, names[name])]
+    function = names.get(name)
+    if not fits and isinstance(function, FunctionType) and isinstance(
+            returned_value(tree_in_file(function.__code__)), ast.Tuple):
+        fits = [Found(name, name, name)]        # a loss and its gradients, by another name
     if not fits:
         raise UserError(
-            f"{path}: there is no pair {name}_forward and {name}_backward, no class {name} with a forward "
-            f"and a backward, and no function {name} that returns a loss and its gradients; it has "
+            f"{path}: there is no pair {name}_forward and {name}_backward, no class {name} with a "
+            f"forward and a backward, and no function {name} that returns a loss and its gradients; it has "
             f"{', '.join(each.name for each in found) or 'none of them'}"
         )
     return fits[0], pieces(arguments or "")
@@ -147,7 +151,8 @@ def usage(path, found):
     """Return how a command calls one of the `Found`, with what has to be filled in."""
     name = f"{path} {found.name}"
     if found.owner:
-        name = f'"{path}:{found.name}({", ".join(f"{each}=…" for each in required(found.owner))})"'
+        arguments = ", ".join(f"{each}=…" for each in required(found.owner))
+        name = f'"{path}:{found.name}({arguments})"'
     forward, _ = found.functions(run_file(path)[0])
     return " ".join([name, *(f"--input {each}=…" for each in required(forward))])
 
@@ -271,8 +276,8 @@ def with_weights(pair, arrays):
     start = pair.at()
     if not start.inputs:
         raise UserError(
-            f"{pair.file or 'verify'}: {pair.name} has no input that is an array of floating numbers, so "
-            "nothing has a gradient"
+            f"{pair.file or 'verify'}: {pair.name} has no input that is an array of floating "
+            "numbers, so nothing has a gradient"
         )
     y, cache = start.run_forward(start.inputs)
     start.run_backward(upstream(start, y), cache)

@@ -7,10 +7,12 @@ backward, as one of its results, or as a change by `lr`.
 """
 
 import dataclasses
+import itertools
 import re
 
 import numpy as np
 
+from npgpt.errors import UserError
 from npgpt.study.gradcheck.measure import STEP, derivative, upstream, weighted_sum
 from npgpt.study.gradcheck.spelling import variable_of
 from npgpt.study.lessons.own_call import RATE, Locals, labels_of
@@ -48,6 +50,10 @@ def find_weights(pair, known):
 
     known: `id` -> name of arrays that its constructor was given.
     """
+    for (path, one), (other, array) in itertools.combinations(arrays_in(pair.layer), 2):
+        if one is not array and np.shares_memory(one, array):
+            raise UserError(f"{named(path[:-1], path[-1])} and {named(other[:-1], other[-1])} share memory, "
+                            "which in a copy of the object they do not: no verdict")
     y, rest = pair.run_forward(pair.inputs)
     [layer] = rest.before
     names = {id(value): name for name, value in rest.local.items()}  # W, b = self.params
