@@ -108,7 +108,8 @@ def add_input_argument(parser):
         default=[],
         metavar="NAME=SHAPE",
         help="of your file: x=4,5,6 for a shape, n=4, for that of one axis, y=4:0..9 for integers "
-        "below 9, t=4,9:onehot for labels, p=4,5:0.1..0.9 for numbers in a range, mask=4,5:constant for what has no gradient, "
+        "below 9, t=4,9:onehot for labels, p=4,5:0.1..0.9 for numbers in a range, "
+        "mask=4,5:constant for what has no gradient, "
         "heads=2 or eps=1e-5 for a value",
     )
 
@@ -161,7 +162,7 @@ def write_own(args):
     for pair in pairs:
         if pair.world.saved:
             raise UserError(
-                f"{args.file}: {pair.name} keeps something in {', '.join(pair.world.saved)} from its "
+                f"{args.file}: {pair.name} keeps {', '.join(pair.world.saved)} from its "
                 "forward to its backward: for an exercise it must be in the cache, or in the object"
             )
         write_level(argparse.Namespace(layer=pair.key, level=args.level, out=args.out))

@@ -38,7 +38,8 @@ def add_arguments(parser):
         nargs="?",
         default="all",
         metavar="LAYER",
-        help="a layer, all (the default), a file my_layer.py, or a class in it with the arguments of its "
+        help="a layer, all (the default), a file my_layer.py, or a class in it with the arguments of "
+        "its "
         'constructor: "my_layer.py:Affine(W=6 5, b=5)"',
     )
     parser.add_argument(

@@ -126,7 +126,8 @@ class Call:
         elif lost:
             raise UserError(
                 f"{self.forward.__name__} returned {kind_of(result)}, from which "
-                f"{self.backward.__name__} gets no {lost[0]}: is it a number, as in --input {lost[0]}=0.1?"
+                f"{self.backward.__name__} gets no {lost[0]}: is it a number, as in --input "
+                f"{lost[0]}=0.1?"
             )
         if y is None and before:  # it keeps its result
             kept = parts_of(before[0])

@@ -65,7 +65,8 @@ def chosen(path, what):
     if not fits:
         raise UserError(
             f"{path}: there is no pair {name}_forward and {name}_backward, no class {name} with a "
-            f"forward and a backward, and no function {name} that returns a loss and its gradients; it has "
+            f"forward and a backward, and no function {name} that returns a loss and its gradients; "
+            "it has "
             f"{', '.join(each.name for each in found) or 'none of them'}"
         )
     return fits[0], pieces(arguments or "")

@@ -52,8 +52,8 @@ def find_weights(pair, known):
     """
     for (path, one), (other, array) in itertools.combinations(arrays_in(pair.layer), 2):
         if one is not array and np.shares_memory(one, array):
-            raise UserError(f"{named(path[:-1], path[-1])} and {named(other[:-1], other[-1])} share memory, "
-                            "which in a copy of the object they do not: no verdict")
+            both = f"{named(path[:-1], path[-1])} and {named(other[:-1], other[-1])}"
+            raise UserError(f"{both} share memory, which in a copy they do not: no verdict")
     y, rest = pair.run_forward(pair.inputs)
     [layer] = rest.before
     names = {id(value): name for name, value in rest.local.items()}  # W, b = self.params
