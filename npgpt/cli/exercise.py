@@ -30,6 +30,7 @@ from npgpt.study.judge.grade import Row, grade
 from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.judge import new_seed
 from npgpt.study.judge.report import hunt_text, report_text
+from npgpt.study.lessons.own_state import is_generator
 from npgpt.study.lessons.table import LESSONS, file_and_name, is_file, lesson_named
 
 COLUMNS = ["long way", "level 1", "level 2", "level 3"]
@@ -46,9 +47,8 @@ def add_arguments(parser):
                                help="write an exercise on the backward of one of these layers")
     write.set_defaults(action=write_level)
     own = actions.add_parser("file", help="write exercises on the layers in a file: npgpt exercise my_layer.py")
-    own.set_defaults(
-        action=write_own
-    )  # `npgpt exercise my_layer.py` is `npgpt exercise file my_layer.py`
+    # `npgpt exercise my_layer.py` is `npgpt exercise file my_layer.py`
+    own.set_defaults(action=write_own)
     own.add_argument(
         "file", metavar="my_layer.py", help='or a class in it, "my_layer.py:Affine(W=6 5, b=5)"'
     )
@@ -160,10 +160,10 @@ def write_own(args):
     if args.out and len(pairs) > 1:
         raise UserError(f"--out is one file: name one of {', '.join(each.name for each in pairs)} after {args.file}")
     for pair in pairs:
-        if pair.world.saved:
+        if kept := [name for name, each in pair.world.saved.items() if not is_generator(each)]:
             raise UserError(
-                f"{args.file}: {pair.name} keeps {', '.join(pair.world.saved)} from its "
-                "forward to its backward: for an exercise it must be in the cache, or in the object"
+                f"{args.file}: {pair.name} changes {', '.join(kept)}: for an exercise all must be "
+                "in the cache, or in the object"
             )
         write_level(argparse.Namespace(layer=pair.key, level=args.level, out=args.out))
 
@@ -178,7 +178,8 @@ def own_pairs(target, names=(), given=(), right=False):
     layers = check_layer(file, " ".join(filter(None, [what, *names])), given).layers
     wrong = first_wrong([each for layer in layers for each in layer.lines])
     if wrong and right:
-        raise UserError(f"{file}, line {wrong.backward_line}: d{wrong.variable} is not right: see "
+        line = f", line {wrong.backward_line}" if wrong.backward_line else ""
+        raise UserError(f"{file}{line}: d{wrong.variable} is not right: see "
                         f"npgpt gradcheck {shlex.quote(target)}")
     pairs = [lesson_named(each.key) for each in layers if each.key]
     if not pairs:

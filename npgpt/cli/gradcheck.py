@@ -22,7 +22,16 @@ from collections import Counter
 from npgpt.cli.arguments import add_quiet_argument
 from npgpt.cli.exercise import add_input_argument, add_time_limit_argument
 from npgpt.errors import UserError, describe, raised_at, remark
-from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, ROUNDED, UNNAMED, WRONG, best_check
+from npgpt.study.gradcheck.check import (
+    ARGUMENT,
+    CONSTANT,
+    FUSED,
+    OK,
+    ROUNDED,
+    UNNAMED,
+    WRONG,
+    best_check,
+)
 from npgpt.study.gradcheck.own import Verified
 from npgpt.study.judge.child import check_layer
 from npgpt.study.lessons.setting import PLAIN, Setting
@@ -38,9 +47,8 @@ def add_arguments(parser):
         nargs="?",
         default="all",
         metavar="LAYER",
-        help="a layer, all (the default), a file my_layer.py, or a class in it with the arguments of "
-        "its "
-        'constructor: "my_layer.py:Affine(W=6 5, b=5)"',
+        help="a layer, all (the default), a file my_layer.py, or a class in it with the arguments "
+        'of its constructor: "my_layer.py:Affine(W=6 5, b=5)"',
     )
     parser.add_argument(
         "name",
@@ -103,8 +111,8 @@ def checked_lessons(name):
 
 def print_summary(checks):
     """Print the number of variables and their verdicts, and how exact the gradients are."""
-    inputs = [each for each in checks if each.forward_text == "(argument)"]
-    count = Counter(each.verdict for each in checks if each.forward_text != "(argument)")
+    inputs = [each for each in checks if each.forward_text == ARGUMENT]
+    count = Counter(each.verdict for each in checks if each.forward_text != ARGUMENT)
     words = "fused" if count[FUSED] else "without a dv"
     print(
         f"\n{sum(count.values())} floating intermediates in all forwards: {count[OK]} verified by "

@@ -1,7 +1,7 @@
 """Studying the gradients: the per-line check, the page, the exercises.
 
 For notebooks and scripts: `case`, a layer with arrays to try it on; `check` for a backward of it; `train` with such
-backwards; `verify` for a pair of functions of one's own; and `check_block` and `check_grads` for
+backwards; `verify` for functions or a layer of one's own; and `check_block` and `check_grads` for
 the gradients of a block, and of a whole model.
 """
 

@@ -54,9 +54,8 @@ class Step:
     @property
     def file(self):
         """The name of the exercise's file."""
-        name = re.match(r"[^ (]+", self.name)[0].replace(
-            ".py:", "-"
-        )  # without a constructor's arguments
+        name = re.match(r"[^ (]+", self.name)[0]        # without a constructor's arguments
+        name = name.replace(".py:", "-")
         return f"{name}-{self.what.replace(' ', '')}.py"
 
     @property
@@ -110,9 +109,9 @@ def file_text(lesson, what, task, commands, path, backward):
     parts = header, [preamble(lesson)], read_source(lesson.forward).lines, without_explanations(lesson, backward)
     text = "\n\n\n".join("\n".join(lines) for lines in parts) + "\n"
     owner = lesson.is_own and lesson.forward.__qualname__.rpartition(".")[0].lstrip("_")
-    return (
-        re.sub(r"\bself\.(__\w*[^\W_])\b", rf"self._{owner}\1", text) if owner else text
-    )  # outside of the class
+    if owner:           # outside of its class `self.__x` has another name
+        text = re.sub(r"\bself\.(__\w*[^\W_])\b", rf"self._{owner}\1", text)
+    return text
 
 
 def preamble(lesson):
