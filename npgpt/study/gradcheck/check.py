@@ -180,15 +180,42 @@ def checked(lesson, known=None, tolerance=TOLERANCE):
             add(*assigned, true, made.value, made.line)
             in_turns = sum((each.name, each.line) == (made.name, made.line) for each in record) > 1
             if checks[-1].verdict == WRONG and (right or in_turns):
-                checks[-1].verdict = OTHER
+                checks[-1].verdict = OTHER if right else UNNAMED
+    verified = {
+        each.variable for each in checks if each.verdict == OK and each.forward_text != ARGUMENT
+    }
+    for each in checks:
+        if each.verdict == WRONG and each.forward_text != ARGUMENT and (
+                each.variable in verified or is_reshaped(each, record)):
+            each.verdict = UNNAMED          # the gradient of another value of v, as after `v /= n`
     suspects = Suspects(lesson, spelling, checks, lesson.inputs | forward.last, backward.last)
     for each in checks:
         if each.verdict == WRONG and each.forward_text != ARGUMENT and suspects.is_other(each):
             each.verdict = OTHER        # what is computed from it is right
     for each in checks:
         if each.verdict == WRONG and each.backward_line:
-            each.since, each.until = suspects.of(each.backward_line)
+            each.since, each.until = suspects.of(each)
+            if each.forward_text == ARGUMENT and lesson.is_pair and results.get(
+                    each.variable, f"d{each.variable}") != f"d{each.variable}":
+                each.until = max(each.until, last_return(source))       # it has another name there
     return checks, backward
+
+
+def is_reshaped(check, record):
+    """Return whether what is called the gradient of a variable has as many numbers in another
+    shape.
+    """
+    made = [
+        each.value
+        for each in record
+        if (each.name, each.line) == (f"d{check.variable}", check.backward_line)
+    ]
+    return any(
+        np.shape(each) != tuple(check.shape)
+        and np.size(each) == np.prod(check.shape, dtype=int)
+        and np.ndim(each) != len(check.shape)
+        for each in made
+    )
 
 
 def is_zero(true):
@@ -325,7 +352,9 @@ def gradient_line(source, record, name, true, gradient, results):
     made = next((each for each in reversed(record) if each.name in names), None)
     if filled or made is None:
         line = filled or named_line(source, name, names)
-        return last_return(source) if results and line == source.first else line
+        if line == source.first and results:
+            line = last_return(source)
+        return source.statements[-1].first if line == source.first and results else line
     if made.line == source.first:       # an argument, passed on
         return last_return(source)
     if relative_error(made.value, true) <= TOLERANCE < relative_error(gradient, true):
@@ -346,6 +375,10 @@ def part_line(source, path):
         for each in source.statements
         if "= " in each.text
     }
+    adds = [each.first for each in source.statements
+            if re.search(steps[0] + r"\.(append|insert|extend)\(", each.text)]
+    if adds:
+        return adds[-1]
     for wanted in "".join(steps), steps[-1] + "$", "self" + steps[0] + "$":
         if assigns := [line for line, text in begin.items() if re.search(wanted, text)]:
             return assigns[-1]

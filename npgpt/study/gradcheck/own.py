@@ -219,6 +219,9 @@ def evidence(lesson, checks):
                 said.append(f"{name}: {finding}")
             elif given.shape != true.shape:
                 said.append(f"{name} has the shape {given.shape}, not {true.shape}")
+    if not lesson.has_upstream and not lesson.is_one_function and np.size(as_tuple(y)[0]) > 1:
+        name = lesson.backward.__name__
+        said.append(f"{name} takes no gradient of the result: that of its sum is meant")
     labels = [variable_of(label, lesson.inputs) for label in read_source(lesson.backward).returned]
     order = [name for name in lesson.order if name in labels]
     if order != (named := [name for name in labels if name in order]):
@@ -266,21 +269,22 @@ def left_out(lesson, checks, ran):
         for key, value in (parts_of(lesson.layer) or {}).items()
         if isinstance(value, float) and is_computed(key, words)
     ]
-    extra = (
-        [
-            label
-            for label in source.returned
-            if variable_of(label, lesson.inputs) is None
-            and variable_of(label, [*lesson.world.names])
-        ]
-        if lesson.layer is None
-        else []
-    )
-    if numbers + extra:
+    if numbers:
+        said.append(f"not checked: {', '.join(numbers)}: numbers of the object; make them arrays")
+    labels = [each for each in source.returned if each != "None"]
+    found = [each for each in checks if each.forward_text == ARGUMENT and each.verdict != NOT_FOUND]
+    if lesson.layer is None and len(labels) > len(found):
         said.append(
-            f"not checked: {', '.join(numbers + extra)}: only arrays of the object, and what the "
-            "forward takes, are"
+            f"of {len(labels)} results {len(found)} are checked: of a number or a global none is"
         )
+    for each in lesson.weights:
+        if isinstance(each.gradient, tuple) and isinstance(each.path[-1], int) and (
+            isinstance(each.gradient[-1], int) and each.gradient[-1] != each.path[-1]
+        ):
+            said.append(
+                f"the gradient of {each.name} is number {each.gradient[-1]} of its list, the "
+                f"weight is number {each.path[-1]}"
+            )
     zero = [
         each.variable
         for each in checks
@@ -326,7 +330,7 @@ def called_in(lesson, lines):
         *dict.fromkeys(
             ast.unparse(each)
             for each in calls
-            if ast.unparse(each).startswith("self.")
+            if ast.unparse(each).startswith("self.") and not hasattr(np.ndarray, each.attr)
             or isinstance(lesson.world.names.get(getattr(each, "id", "")), FunctionType)
         )
     ]

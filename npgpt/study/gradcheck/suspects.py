@@ -10,6 +10,7 @@ from npgpt.study.gradcheck.flow import statements_read
 from npgpt.study.gradcheck.source import names_of, parsed, targets
 
 RIGHT = "ok", "rounded"
+ARGUMENT = "(argument)"
 
 
 class Suspects:
@@ -21,8 +22,17 @@ class Suspects:
     """
 
     def __init__(self, lesson, spelling, checks, there, mine):
+        tree = parsed(lesson.backward)
+        loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
+        self.loops = [(node.lineno, node.end_lineno) for node in loops]
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        self.appends = {node.lineno: ast.unparse(node.func).rpartition(".")[0] for node in calls
+                        if getattr(node.func, "attr", "") in ("append", "insert", "extend")}
         wrong = {each.backward_line for each in checks if each.verdict == "WRONG"}
         self.verified = {each.backward_line for each in checks if each.verdict in RIGHT} - wrong
+        # in another turn of a loop a line may be wrong
+        self.verified = {line for line in self.verified if line and not any(
+            first <= line <= end for first, end in self.loops)}
         self.checked = {each.backward_line for each in checks}
         self.made = {}  # name -> lines that assign it, or fill a part of it, and are not right
         self.reads = {}  # line -> names
@@ -40,29 +50,31 @@ class Suspects:
             }
             for name in changes - known:
                 self.made.setdefault(name, set()).add(node.lineno)
-        loops = [
-            node
-            for node in ast.walk(parsed(lesson.backward))
-            if isinstance(node, ast.For | ast.While)
-        ]
-        self.loops = [(node.lineno, node.end_lineno) for node in loops]
+
+    def readers(self, check):
+        """Return the lines with a gradient that is computed from that of a variable."""
+        return {
+            line
+            for line in self.checked
+            if line and line > (check.backward_line or 0)
+            and f"d{check.variable}" in self.reads.get(line, ())
+        }
 
     def is_other(self, check):
         """Return whether all that is computed from a variable's gradient is right, so that it is
         another value.
         """
-        readers = {
-            line
-            for line, names in self.reads.items()
-            if f"d{check.variable}" in names
-            and line in self.checked
-            and line > (check.backward_line or 0)
-        }
-        return bool(readers) and readers <= self.verified
+        return bool(self.readers(check)) and self.readers(check) <= self.verified
 
-    def of(self, line):
-        """Return the first and the last line of those that can hold the mistake of a wrong line."""
+    def of(self, check):
+        """Return the first and the last line of those that can hold the mistake of a wrong
+        gradient.
+        """
+        line, readers = check.backward_line, self.readers(check)
         found, left = {line}, [line]
+        if check.forward_text != ARGUMENT and readers & self.verified:
+            found |= {min(readers - self.verified)}     # it may be another value, used wrongly
+        found |= {each for each, name in self.appends.items() if name == self.appends.get(line)}
         while left:
             at = left.pop()
             last = max([end for first, end in self.loops if first <= at <= end], default=at)

@@ -160,6 +160,8 @@ class Judgement:
         """Return a `Line` for each input: its gradient in the results or, without results, in the variable."""
         lines = []
         for name in self.lesson.inputs:
+            if self.lesson.is_pair and f"d{name}" not in self.case.results:
+                continue
             true = self.case.results[f"d{name}"]
             if self.finished and is_floating(given := self.results[f"d{name}"]):
                 labels = self.source and dict(

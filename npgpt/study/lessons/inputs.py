@@ -56,7 +56,9 @@ def input_of(text):
             pass
         text = sizes.replace(",", " ").strip() + colon + kind
         if SHAPE.fullmatch(text):
-            return name, text if colon or "," in said or " " in said.strip() else Word(text)
+            if colon or "," in said or " " in said.strip():
+                return name, text
+            return name, Text(text) if re.fullmatch("[a-z_]+", text) else Word(text)
     raise UserError(
         f"--input {text}: write x=4,5 for a shape, n=4, for that of one axis, y=4:0..9 for "
         "integers, heads=2 or mode='train' for a value"

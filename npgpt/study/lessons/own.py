@@ -132,7 +132,7 @@ class Pair(Lesson):
                 f"{self.forward.__name__} returned {kind_of(result)}, not the loss and its "
                 "gradients"
             )
-        return result[0], Rest()
+        return loss_first(result)[0], Rest()
 
     def arguments_of(self, inputs):
         """Return the forward's arguments by name; its inputs may be parts of dicts."""
@@ -157,7 +157,8 @@ class Pair(Lesson):
         """Call a backward as its users do; return all gradients by name."""
         if self.is_one_function:
             result = backward(**map_arrays(np.copy, self.arguments_of(self.inputs)))
-            return self.collected(result[1] if len(result) == 2 else result[1:], {})
+            _, *gradients = loss_first(result)
+            return self.collected(gradients[0] if len(gradients) == 1 else gradients, {})
         called = Locals(backward)
         layer = arguments[: self.layer is not None]
         start = [np.copy(follow(*layer, each.path)) for each in self.weights]
@@ -239,7 +240,7 @@ class Pair(Lesson):
         left = sorted(
             (name for name in inputs if f"d{name}" not in found), key=lambda name: "." in name
         )
-        if len(rest) in (1, len(left)):
+        if len(rest) == len(unnamed) and len(rest) in (1, len(left)):
             found |= {f"d{name}": value for name, value in zip(left, rest, strict=False)}
         return found
 
@@ -259,6 +260,11 @@ class Pair(Lesson):
         """Return the input that a key of a dict of gradients stands for, or None."""
         last = {name.rpartition(".")[2]: name for name in self.inputs}
         return last.get(key) or variable_of(key, self.inputs)
+
+
+def loss_first(result):
+    """Return the results of a loss with its gradients; some return `grads, cost`."""
+    return result[::-1] if isinstance(result[0], dict) and len(result) == 2 else result
 
 
 def as_broadcast(gradient, shape):

@@ -16,6 +16,7 @@ import numpy as np
 
 from npgpt.errors import UserError
 from npgpt.study.gradcheck.source import parsed, returned_value
+from npgpt.study.gradcheck.spelling import variable_of
 from npgpt.study.lessons.lesson import as_tuple
 from npgpt.study.lessons.own_state import parts_of
 
@@ -94,7 +95,11 @@ class Call:
             or isinstance(result, list)
             and len(result) == n + len(caches) > 1
         )
-        if several and n == len(result) > 1 and not caches and not self.is_method:
+        last = [label for path, label in labels_of(self.forward).items() if path == (n - 1,)]
+        is_cache = not caches and not self.is_method and not variable_of(
+            (self.gradients or [""])[-1], last
+        )
+        if several and n == len(result) > 1 and is_cache:
             caches, n = self.gradients[-1:], n - 1
         y, more = result, ()
         if several and n == 0:

@@ -3,6 +3,7 @@ and objects.
 """
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -16,7 +17,7 @@ from npgpt.engine.sources import tree_of
 from npgpt.engine.watch import tree_in_file
 from npgpt.errors import UserError, describe, raised_at
 from npgpt.study.gradcheck.measure import upstream
-from npgpt.study.gradcheck.source import assigned_anywhere, returned_value
+from npgpt.study.gradcheck.source import assigned_anywhere, read_source, returned_value
 from npgpt.study.lessons.inputs import (
     as_shapes,
     drawn,
@@ -211,6 +212,16 @@ def make_pair(forward, backward, layer, said, path="", arrays=None, constants=No
     parameters = {**inspect.signature(backward).parameters, **inspect.signature(forward).parameters}
     shapes, fixed, values = {}, {}, dict(constants or {})
     computed = assigned_anywhere(trees[1])
+    taken = [*inspect.signature(forward).parameters]
+    numbers = {name for name in taken if type(said.get(name)) is int}
+    results = len(read_source(backward).returned) - (forward is backward)
+    if path and results == sum(name in said for name in taken) and results > 1:
+        said = {name: str(each) if name in numbers else each for name, each in said.items()}
+    said = {
+        name: each.default
+        for name, each in parameters.items()
+        if type(each.default) is float and is_computed(name, computed)
+    } | said
     for name, value in (as_shapes(said, computed) if path else said).items():
         inner = parts_of(value) if isinstance(value, dict | list | tuple) else None
         if not inner or not all(is_float_array(each) or is_sizes(each) for each in inner.values()):
@@ -231,7 +242,6 @@ def make_pair(forward, backward, layer, said, path="", arrays=None, constants=No
                 shapes[key] = str(each)
             elif name in parameters:
                 values[key] = each
-    taken = [*inspect.signature(forward).parameters]
     sizes = sizes_of(shapes.values(), 0)
     values |= {
         key: fixed.get(key, drawn(spec, sizes, np.random.default_rng(0)))
@@ -268,17 +278,18 @@ def with_weights(pair, arrays):
     if pair.layer is not None:
         weights, buffers = find_weights(pair.at(), arrays)
         if not weights:             # perhaps the first forward makes them
-            start = pair.at()
-            [layer] = start.run_forward(start.inputs)[1].before
-            later = dataclasses.replace(pair, layer=layer)
-            weights, buffers = find_weights(later.at(), {})
-            pair = later if weights else pair
+            with contextlib.suppress(Exception):        # it may run once only
+                start = pair.at()
+                [layer] = start.run_forward(start.inputs)[1].before
+                later = dataclasses.replace(pair, layer=layer)
+                weights, kept = find_weights(later.at(), {})
+                pair, buffers = (later, kept) if weights else (pair, buffers)
         pair = dataclasses.replace(pair, weights=weights, buffers=buffers)
     start = pair.at()
     if not start.inputs:
         raise UserError(
             f"{pair.file or 'verify'}: {pair.name} has no input that is an array of floating "
-            "numbers, so nothing has a gradient"
+            "numbers, so nothing has a gradient (x=4 is a number, x=4, a shape)"
         )
     y, cache = start.run_forward(start.inputs)
     start.run_backward(upstream(start, y), cache)

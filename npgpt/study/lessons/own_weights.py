@@ -57,19 +57,20 @@ def find_weights(pair, known):
     y, rest = pair.run_forward(pair.inputs)
     [layer] = rest.before
     names = {id(value): name for name, value in rest.local.items()}  # W, b = self.params
-    before = {path: np.copy(array) for path, array in arrays_in(layer)}
+    before = {path: (array, array.tobytes()) for path, array in arrays_in(layer)}
     backward = Locals(pair.backward)
     backward(*pair.arguments(upstream(pair, y), rest))
     made = {
         path: array
         for path, array in arrays_in(layer)
-        if path not in before or before[path].tobytes() != array.tobytes()
+        if path not in before or before[path][0] is not array or before[path][1] != array.tobytes()
     }
     made |= {name: value for name, value in backward.found.items() if is_gradient(value)}
     made |= {f"return {label}": None for label in labels_of(pair.backward).values()}
-    rate = next(
-        (float(value) for name, value in rest.named.items() if RATE.fullmatch(name) and value), 0.0
-    )
+    rates = [*rest.named.items(), *(parts_of(layer) or {}).items()]
+    rates = [float(value) for name, value in rates if isinstance(value, int | float) and value
+             and RATE.fullmatch(str(name))]
+    rate = next(iter(rates), 0.0)
     weights = []
     others = []
     for path, array in arrays_in(pair.layer):
@@ -216,6 +217,7 @@ def named(path, name):
     `self.weight.data`.
     """
     words = [str(each) for each in (*path, name) if each not in NAMELESS]
+    words = [str(each) for each in (*path, name)] if "".join(words).isdecimal() else words
     return ".".join(words) or str(name)
 
 

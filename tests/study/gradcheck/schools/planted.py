@@ -7,7 +7,7 @@ PLANTED = r"""
 selfcache.py | AffineGelu(W=6 5, b=5) | x=4,6 | 3 * 0.044 => 0.044 | WRONG z: (1 + 0.044 |
     lines 22 to 26
 selfcache.py | LayerNorm(gamma=6, beta=6) | x=4,6 | dvar / n => dvar | WRONG xc: dxc = |
-    wrong line is
+    is dxc
 lists.py | RMSNorm(g=6) | x=4,6 | (ms + self.__eps) ** -1.5 => ms ** -1.5 | WRONG ms: dms = |
     wrong line is
 lists.py | SwiGLU(W_gate=6 8, W_up=6 8) | x=4,6 | dout * act => dout * sig | WRONG up: dup = |
