@@ -354,7 +354,7 @@ def gradient_line(source, record, name, true, gradient, results):
         line = filled or named_line(source, name, names)
         if line == source.first and results:
             line = last_return(source)
-        return source.statements[-1].first if line == source.first and results else line
+        return source.statements[-1].first if line == source.first and source.statements else line
     if made.line == source.first:       # an argument, passed on
         return last_return(source)
     if relative_error(made.value, true) <= TOLERANCE < relative_error(gradient, true):

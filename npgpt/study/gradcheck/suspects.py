@@ -33,7 +33,7 @@ class Suspects:
         # in another turn of a loop a line may be wrong
         self.verified = {line for line in self.verified if line and not any(
             first <= line <= end for first, end in self.loops)}
-        self.checked = {each.backward_line for each in checks}
+        self.checks = {each.backward_line: each for each in checks}
         self.made = {}  # name -> lines that assign it, or fill a part of it, and are not right
         self.reads = {}  # line -> names
         for node, changes, reads in statements_read(lesson.backward):
@@ -55,7 +55,7 @@ class Suspects:
         """Return the lines with a gradient that is computed from that of a variable."""
         return {
             line
-            for line in self.checked
+            for line in self.checks
             if line and line > (check.backward_line or 0)
             and f"d{check.variable}" in self.reads.get(line, ())
         }
@@ -70,10 +70,13 @@ class Suspects:
         """Return the first and the last line of those that can hold the mistake of a wrong
         gradient.
         """
-        line, readers = check.backward_line, self.readers(check)
+        line = check.backward_line
         found, left = {line}, [line]
-        if check.forward_text != ARGUMENT and readers & self.verified:
-            found |= {min(readers - self.verified)}     # it may be another value, used wrongly
+        # With a right reader it may be another value, and the mistake where it is used.
+        while check and check.forward_text != ARGUMENT and self.readers(check) & self.verified:
+            wrong = min(self.readers(check) - self.verified, default=None)
+            found |= {wrong or line}
+            check = self.checks.get(wrong)
         found |= {each for each, name in self.appends.items() if name == self.appends.get(line)}
         while left:
             at = left.pop()
