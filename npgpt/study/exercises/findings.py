@@ -79,6 +79,7 @@ SENTENCES = {
     "results": "{0} returned {1}, not {2}",
     "no tree": "dp is {0}, not a tree of gradients (a dict)",
     "missing": "{0} is missing in dp",
+    "not returned": "{0} is neither returned nor kept",
     "no parameter": "dp has {0}, which is no parameter",
     "not None": "{0} must be None",
     "no array": "{0} is {1}, not an array of floating numbers",

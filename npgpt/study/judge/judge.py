@@ -121,7 +121,8 @@ class Judgement:
         missing = [name for name, true in self.case.results.items() if true is not None and name not in named]
         if missing:
             found = self.source and tree_line(self.source, missing[0][1:])
-            return [Fault(Finding("missing", missing[:1]), found or line)]
+            kind = "not returned" if lesson.is_pair else "missing"
+            return [Fault(Finding(kind, missing[:1]), found or line)]
         return [fault for name in dict.fromkeys([*self.case.results, *named])
                 if (fault := self.type_fault(name, named.get(name))) is not None]
 
