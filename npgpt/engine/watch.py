@@ -98,7 +98,7 @@ def code_of(tree, old, visitor, *names):
     visitor.generic_visit(new)
     new.body[:0] = located(ast.parse(calls(new.lineno, arguments)), new).body
     # A class around it mangles `self.__x` of a method as its own does, which has another name.
-    owner = "".join(old.co_qualname.split(".")[-2:-1]).strip("<>")
+    owner = "".join(old.co_qualname.split(".")[-2:-1]).replace("<locals>", "")
     text = f"def around({', '.join({*old.co_freevars, *names})}):\n class ___{owner}: pass"
     around = ast.parse(text)
     around.body[0].body[0].body = [new]

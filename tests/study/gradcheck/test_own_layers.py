@@ -135,6 +135,20 @@ def drawn_loss(x):
     return (x * np.random.default_rng(0).standard_normal()).sum(), np.full(x.shape, 0.12573022)
 
 
+def test_names_with_two_underscores_of_functions_are_not_those_of_a_class():
+    __twice = 2.0
+
+    def scale_forward(x):
+        y = __twice * x
+        return y, None
+
+    def scale_backward(dy, cache):
+        dx = __twice * dy
+        return dx
+
+    assert verify(scale_forward, scale_backward, x=np.ones((2, 3))).right
+
+
 def test_verify_in_a_notebook(capsys):
     x = np.random.default_rng(1).standard_normal((2, 3))
     found = verify(double_forward, double_backward, x=x, constants={"mask": np.eye(2, 3)})
