@@ -22,17 +22,9 @@ from collections import Counter
 from npgpt.cli.arguments import add_quiet_argument
 from npgpt.cli.exercise import add_input_argument, add_time_limit_argument
 from npgpt.errors import UserError, describe, raised_at, remark
-from npgpt.study.gradcheck.check import (
-    ARGUMENT,
-    CONSTANT,
-    FUSED,
-    OK,
-    ROUNDED,
-    UNNAMED,
-    WRONG,
-    best_check,
-)
+from npgpt.study.gradcheck.check import best_check
 from npgpt.study.gradcheck.own import Verified
+from npgpt.study.gradcheck.verdicts import ARGUMENT, CONSTANT, FUSED, OK, ROUNDED, UNNAMED, WRONG
 from npgpt.study.judge.child import check_layer
 from npgpt.study.lessons.setting import PLAIN, Setting
 from npgpt.study.lessons.table import chosen_lessons, file_and_name

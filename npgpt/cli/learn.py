@@ -28,7 +28,7 @@ from npgpt.study.exercises.path import (
     write_step,
 )
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.gradcheck.check import WRONG
+from npgpt.study.gradcheck.verdicts import WRONG
 from npgpt.study.judge.hints import key_in_question, next_hint
 from npgpt.study.judge.report import Report
 from npgpt.study.lessons.table import LESSONS

@@ -18,8 +18,9 @@ from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.model.masks import draw_masks
 from npgpt.model.tree import flatten, nest
-from npgpt.study.gradcheck.check import NO_GRADIENT, OK, TOLERANCE, WRONG
+from npgpt.study.gradcheck.check import TOLERANCE
 from npgpt.study.gradcheck.measure import derivative
+from npgpt.study.gradcheck.verdicts import NO_GRADIENT, OK, WRONG
 
 STEPS = 0.01 * 0.3 ** np.arange(10)     # relative to the array's size, each along a new direction
 ROUNDING = 2e-14                        # of a sum, relative to the sizes of its terms, at most

@@ -29,6 +29,18 @@ from npgpt.study.gradcheck.source import last_return, read_source
 from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.gradcheck.suspects import Suspects
 from npgpt.study.gradcheck.trace import Assignment, Recorded, is_exact, is_floating
+from npgpt.study.gradcheck.verdicts import (
+    ARGUMENT,
+    CONSTANT,
+    FUSED,
+    NO_GRADIENT,
+    NOT_FOUND,
+    OK,
+    OTHER,
+    ROUNDED,
+    UNNAMED,
+    WRONG,
+)
 from npgpt.study.lessons.lesson import as_tuple, map_arrays
 
 TOLERANCE = 1e-7    # largest error relative to the gradient's largest value, in float64
@@ -36,11 +48,6 @@ IN_FLOAT32 = 2e-3   # the same in code that computes in float32
 # With 60 digits: a rounded constant of the code, such as 3.0 * 0.044715, costs 1e-16.
 EXACT = 1e-15
 ZERO = 1e-30        # with 60 digits: a smaller gradient is zero
-OK, WRONG, FUSED, CONSTANT, OTHER, ROUNDED = "ok", "WRONG", "fused", "constant", "other", "rounded"
-UNNAMED = "no dv"
-ARGUMENT = "(argument)"       # in the place of a forward's line
-NOT_FOUND = "no gradient found"
-NO_GRADIENT = "no gradient: must be frozen"
 ROW = "  {:<24} {:<14} {:>5} {:>6} {:>9}  {}"       # of the table
 
 
@@ -54,7 +61,8 @@ class LineCheck:
     many are right, None if it was measured in float64. verdict: "ok" or "WRONG" for dv; "fused": dv
     is computed in one step with the gradient `through`; "no gradient": the block returns none of
     this parameter; "constant": no gradient flows through v; "other": what is called dv is not the
-    gradient of v, but all results are right.
+    gradient of v, but what is computed from it is right. In other people's code also "rounded":
+    right to some digits; "no dv": no line is called so; "no gradient found" of an input.
     """
 
     layer: str

@@ -18,7 +18,8 @@ from npgpt.study.gradcheck.digits import is_exact, rounded, wide
 from npgpt.study.gradcheck.measure import STEP, derivative, exact, upstream, weighted_sum
 
 FEW_DIGITS = 4  # a shorter number is meant as it is
-UNITS = -0.501, 0.999  # of the last digit: what stands for a constant that is rounded, or cut off
+# From a constant to its exact value, in units of its last digit: half if rounded, one if truncated.
+UNITS = -0.501, 0.999
 ROUGH_ENTRY = 1e-6  # error of a single entry, relative to it
 FITTED = 1e-3  # of the error, at most, that the fitted constants may leave
 

@@ -11,23 +11,13 @@ import numpy as np
 
 from npgpt.engine.sources import tree_of
 from npgpt.errors import UserError
-from npgpt.study.gradcheck.check import (
-    ARGUMENT,
-    NOT_FOUND,
-    OK,
-    OTHER,
-    ROUNDED,
-    WRONG,
-    LineCheck,
-    best_checked,
-    first_wrong,
-    table_text,
-)
+from npgpt.study.gradcheck.check import LineCheck, best_checked, first_wrong, table_text
 from npgpt.study.gradcheck.constants import all_digits, rounded_constants
 from npgpt.study.gradcheck.measure import input_gradient, upstream
 from npgpt.study.gradcheck.source import assigned_anywhere, parsed, read_source
 from npgpt.study.gradcheck.spelling import variable_of
-from npgpt.study.judge.shapes import CLOSE, mistake_in_numbers
+from npgpt.study.gradcheck.verdicts import ARGUMENT, NOT_FOUND, OK, OTHER, ROUNDED, WRONG
+from npgpt.study.judge.shapes import factor_of, mistake_in_numbers
 from npgpt.study.lessons.inputs import is_computed
 from npgpt.study.lessons.lesson import as_tuple
 from npgpt.study.lessons.own_state import holders, parts_of, same
@@ -231,21 +221,6 @@ def evidence(lesson, checks):
             f"{', '.join(f'd{each}' for each in named)}"
         )
     return said
-
-
-def factor_of(given, true):
-    """Return the number that every entry of a gradient is times the true one; 0.0 if there is none.
-    """
-    is_zero = np.abs(true) <= CLOSE * np.abs(true).max(initial=0.0)
-    if (
-        given.shape != true.shape
-        or true.size < 2
-        or is_zero.all()
-        or np.abs(given[is_zero]).max(initial=0.0) > CLOSE
-    ):
-        return 0.0
-    ratios = given[~is_zero] / true[~is_zero]
-    return float(ratios.mean()) if np.ptp(ratios) <= CLOSE * abs(ratios.mean()) else 0.0
 
 
 def left_out(lesson, checks, ran):

@@ -8,9 +8,7 @@ import numpy as np
 
 from npgpt.study.gradcheck.flow import statements_read
 from npgpt.study.gradcheck.source import names_of, parsed, targets
-
-RIGHT = "ok", "rounded"
-ARGUMENT = "(argument)"
+from npgpt.study.gradcheck.verdicts import ARGUMENT, OK, ROUNDED, WRONG
 
 
 class Suspects:
@@ -28,8 +26,9 @@ class Suspects:
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         self.appends = {node.lineno: ast.unparse(node.func).rpartition(".")[0] for node in calls
                         if getattr(node.func, "attr", "") in ("append", "insert", "extend")}
-        wrong = {each.backward_line for each in checks if each.verdict == "WRONG"}
-        self.verified = {each.backward_line for each in checks if each.verdict in RIGHT} - wrong
+        wrong = {each.backward_line for each in checks if each.verdict == WRONG}
+        right = {each.backward_line for each in checks if each.verdict in (OK, ROUNDED)}
+        self.verified = right - wrong
         # in another turn of a loop a line may be wrong
         self.verified = {line for line in self.verified if line and not any(
             first <= line <= end for first, end in self.loops)}

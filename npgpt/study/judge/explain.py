@@ -13,8 +13,9 @@ from npgpt.engine.watch import watched
 from npgpt.errors import one_line
 from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.walk import silent
-from npgpt.study.gradcheck.check import WRONG, gradient_names, relative_error
+from npgpt.study.gradcheck.check import gradient_names, relative_error
 from npgpt.study.gradcheck.measure import input_gradient, intermediate_gradient, traced_forward
+from npgpt.study.gradcheck.verdicts import WRONG
 from npgpt.study.judge.names import UNKNOWN, NameSearch, counterpart
 from npgpt.study.judge.outcome import contents
 from npgpt.study.judge.report import Fault, Line

@@ -11,11 +11,18 @@ import numpy as np
 
 from npgpt.errors import one_line
 from npgpt.study.exercises.findings import Finding
-from npgpt.study.gradcheck.check import OK, WRONG, compared, gradient_line, gradient_names, named_line, tree_line
+from npgpt.study.gradcheck.check import (
+    compared,
+    gradient_line,
+    gradient_names,
+    named_line,
+    tree_line,
+)
 from npgpt.study.gradcheck.source import last_return, read_source
 from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.gradcheck.truth import Case, cases
+from npgpt.study.gradcheck.verdicts import OK, WRONG
 from npgpt.study.judge.explain import Explanation
 from npgpt.study.judge.outcome import contents, run_case
 from npgpt.study.judge.report import Fault, Line, Report

@@ -4,8 +4,8 @@ import dataclasses
 import math
 
 from npgpt.study.exercises.findings import Finding
-from npgpt.study.gradcheck.check import WRONG
 from npgpt.study.gradcheck.trace import Assignment
+from npgpt.study.gradcheck.verdicts import WRONG
 
 
 @dataclasses.dataclass(frozen=True)

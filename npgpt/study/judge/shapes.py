@@ -47,9 +47,23 @@ def missing_step(given, true):
 
 def same_ratio(given, true):
     """Return a `Finding` if every entry is the true one times the same factor, or None."""
-    ratio = given / np.where(true == 0.0, np.nan, true)      # for NaN it does not hold
-    is_same = np.ptp(ratio) <= CLOSE * abs(ratio.flat[0])
-    return Finding("times", [f"{ratio.flat[0]:.5g}"]) if is_same else None
+    factor = factor_of(given, true)
+    return Finding("times", [f"{factor:.5g}"]) if factor else None
+
+
+def factor_of(given, true):
+    """Return the number that every entry of a gradient is times the true one; 0.0 if there is none.
+    """
+    is_zero = np.abs(true) <= CLOSE * np.abs(true).max(initial=0.0)
+    if (
+        given.shape != true.shape
+        or true.size < 2
+        or is_zero.all()
+        or np.abs(given[is_zero]).max(initial=0.0) > CLOSE
+    ):
+        return 0.0
+    ratios = given[~is_zero] / true[~is_zero]
+    return float(ratios.mean()) if np.ptp(ratios) <= CLOSE * abs(ratios.mean()) else 0.0
 
 
 def value_of(node, names):

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.errors import UserError
-from npgpt.study.gradcheck.check import OK, ROUNDED, check_lesson
+from npgpt.study.gradcheck.check import check_lesson
 from npgpt.study.gradcheck.spelling import variable_of
+from npgpt.study.gradcheck.verdicts import OK, ROUNDED
 from npgpt.study.lessons.inputs import drawn, sizes_of
 from npgpt.study.lessons.lesson import Lesson, map_arrays
 from npgpt.study.lessons.own_call import Call, Locals, Rest, is_number, kind_of, labels_of

@@ -10,8 +10,9 @@ import npgpt
 from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import beginning, key_of, notes_of
 from npgpt.study.exercises.mathematics import parse_derivation, read_text
-from npgpt.study.gradcheck.check import CONSTANT, OTHER, WRONG, check_lesson
+from npgpt.study.gradcheck.check import check_lesson
 from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.verdicts import CONSTANT, OTHER, WRONG
 from npgpt.study.lessons.table import LESSON_0
 from npgpt.study.page.edits import is_given, levels_on_path, typed_statements
 from npgpt.study.page.planted import planted

@@ -14,10 +14,11 @@ from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.exercises.repairs import mistakes
 from npgpt.study.exercises.walk import RESULT, changed_names, made_at, package_walk, stored_names
-from npgpt.study.gradcheck.check import WRONG, relative_error
+from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.gradcheck.truth import Case
+from npgpt.study.gradcheck.verdicts import WRONG
 from npgpt.study.judge.shapes import CLOSE
 from npgpt.study.lessons.setting import PLAIN
 from npgpt.study.page.steps import known_truth, summary

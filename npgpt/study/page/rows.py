@@ -1,7 +1,7 @@
 """The rows of a lesson on the page: a line of the forward, and beside it the lines of the backward that undo it."""
 
-from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, OTHER, WRONG
 from npgpt.study.gradcheck.flow import undone
+from npgpt.study.gradcheck.verdicts import CONSTANT, FUSED, OK, OTHER, WRONG
 
 
 def rows_of(lesson, forward, backward, checks):

@@ -20,11 +20,12 @@ from npgpt.study.exercises.exercise import (
 from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.exercises.path import path_of
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.gradcheck.check import OK, check_lesson, relative_error
+from npgpt.study.gradcheck.check import check_lesson, relative_error
 from npgpt.study.gradcheck.flow import Flow
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.truth import cases
+from npgpt.study.gradcheck.verdicts import OK
 from npgpt.study.judge.hints import hints, next_hint
 from npgpt.study.judge.report import report_text
 from npgpt.study.lessons.table import LESSONS, lesson_named

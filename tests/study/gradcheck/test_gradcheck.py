@@ -9,10 +9,11 @@ import sys
 
 import pytest
 
-from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, WRONG, check_lesson, first_wrong
+from npgpt.study.gradcheck.check import check_lesson, first_wrong
 from npgpt.study.gradcheck.measure import exact, truth
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import is_floating
+from npgpt.study.gradcheck.verdicts import CONSTANT, FUSED, OK, WRONG
 from npgpt.study.lessons import table
 from npgpt.study.lessons.setting import SIZES, Setting
 from tests.helpers.runs import refused

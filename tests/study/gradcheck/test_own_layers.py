@@ -7,8 +7,9 @@ import pytest
 
 from npgpt import UserError
 from npgpt.study import verify
-from npgpt.study.gradcheck.check import CONSTANT, OK, OTHER, UNNAMED, first_wrong
+from npgpt.study.gradcheck.check import first_wrong
 from npgpt.study.gradcheck.own import check_own
+from npgpt.study.gradcheck.verdicts import CONSTANT, OK, OTHER, UNNAMED
 from npgpt.study.lessons.own_find import run_file
 from npgpt.study.lessons.own_make import read_pair
 from tests.helpers.runs import refused

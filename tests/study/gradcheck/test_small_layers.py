@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from npgpt.study import verify
-from npgpt.study.gradcheck.check import ROUNDED, first_wrong
+from npgpt.study.gradcheck.check import first_wrong
 from npgpt.study.gradcheck.own import check_own
+from npgpt.study.gradcheck.verdicts import ROUNDED
 from npgpt.study.lessons.own_make import read_pair
 from tests.study.gradcheck.schools.masks import ResidualDropout
 from tests.study.gradcheck.schools.planted import PLANTED

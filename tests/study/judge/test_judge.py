@@ -8,9 +8,10 @@ import pytest
 
 from npgpt.study.exercises.exercise import level_text
 from npgpt.study.exercises.findings import SENTENCES
-from npgpt.study.gradcheck.check import OK, WRONG, check_lesson
+from npgpt.study.gradcheck.check import check_lesson
 from npgpt.study.gradcheck.measure import exact
 from npgpt.study.gradcheck.truth import Case, cases
+from npgpt.study.gradcheck.verdicts import OK, WRONG
 from npgpt.study.judge.report import hunt_text, report_text
 from npgpt.study.lessons.random_settings import CASES, DEALT, random_settings
 from npgpt.study.lessons.setting import PLAIN, SIZES

@@ -16,10 +16,10 @@ from npgpt import GPT, GPTConfig
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
 from npgpt.layers import gelu_exact_backward
-from npgpt.study.gradcheck.check import WRONG
 from npgpt.study.gradcheck.flow import Flow
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.verdicts import WRONG
 from npgpt.study.lessons.table import chosen_lessons
 from npgpt.study.page import page, whole_model
 from npgpt.study.page.whole_model import study_model
