@@ -559,4 +559,18 @@ def count_forward(x):
 def count_backward(dy, n):
     dx = n * dy
     return dx
+
+# a gradient is that of the value after `/=`, and not blamed for the one before it | soft |
+#   z=4,5; v=5,3 | dz = p => dz = 2 * p | WRONG z: dz = | dz is 2 times | not first wrong gradient is dp
+def soft_forward(z, v):
+    p = np.exp(z)
+    p /= p.sum(1, keepdims=True)
+    y = p @ v
+    return y, (p, v)
+def soft_backward(dy, cache):
+    p, v = cache
+    dp = dy @ v.T
+    dv = p.T @ dy
+    dz = p * (dp - (dp * p).sum(1, keepdims=True))
+    return dz, dv
 '''
