@@ -561,7 +561,8 @@ def count_backward(dy, n):
     return dx
 
 # a gradient is that of the value after `/=`, and not blamed for the one before it | soft |
-#   z=4,5; v=5,3 | dz = p => dz = 2 * p | WRONG z: dz = | dz is 2 times | not first wrong gradient is dp
+#   z=4,5; v=5,3 | dz = p => dz = 2 * p | WRONG z: dz = | dz is 2 times |
+#   not first wrong gradient is dp
 def soft_forward(z, v):
     p = np.exp(z)
     p /= p.sum(1, keepdims=True)
