@@ -60,6 +60,8 @@ def raised_at(error, file):
 def describe(error):
     """Return the type of an exception and the first line of its text, as one short line."""
     said = type(error).__name__
+    if isinstance(error, SystemExit):
+        return f"{said}: the code ends the program"
     try:
         if text := str(error).strip():
             said += f": {text.splitlines()[0]}"

@@ -3,10 +3,10 @@
 import ast
 import contextlib
 import inspect
+import itertools
 from collections import namedtuple
 from types import CodeType
 
-from npgpt.study.exercises.repairs import changed, exchanged, negative
 from npgpt.study.gradcheck.source import parsed
 
 # A function with one mistake: the statement `original`, at `line` of its file, became `mutated`. Both are texts by
@@ -186,6 +186,23 @@ def transposed(node):
             return node
     axes = [ast.Constant(-1), ast.Constant(-2)]
     return ast.Call(ast.Attribute(node, "swapaxes", ast.Load()), axes, [])
+
+
+def changed(node, **fields):
+    """Return a shallow copy of a node with other fields."""
+    return ast.copy_location(type(node)(**{**dict(ast.iter_fields(node)), **fields}), node)
+
+
+def negative(node):
+    return ast.UnaryOp(ast.USub(), node)
+
+
+def exchanged(nodes):
+    """Yield (the texts of two nodes, all nodes with these two swapped) for every two."""
+    for i, j in itertools.combinations(range(len(nodes)), 2):
+        order = list(nodes)
+        order[i], order[j] = nodes[j], nodes[i]
+        yield [ast.unparse(nodes[i]), ast.unparse(nodes[j])], order
 
 
 @contextlib.contextmanager

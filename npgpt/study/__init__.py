@@ -24,13 +24,12 @@ from npgpt.study.gradcheck.along import GradCheck, block_gradients, model_gradie
 from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.own import Verified, check_own
 from npgpt.study.gradcheck.pictures import Arrays
-from npgpt.study.gradcheck.truth import Case, cases
+from npgpt.study.gradcheck.truth import EXACT, Case, cases
 from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.judge import Judgement, judge, new_seed
 from npgpt.study.judge.outcome import Solution, solution_of
 from npgpt.study.judge.own_backward import train as train
 from npgpt.study.judge.report import Report, report_text
-from npgpt.study.judge.shapes import EXACT
 from npgpt.study.lessons.own_make import pair_in_memory
 from npgpt.study.lessons.own_state import generators_kept
 from npgpt.study.lessons.setting import PLAIN
@@ -79,7 +78,8 @@ class Check:
             yours = {one.name: one.value for one in judgement.record} | judgement.results
             true = {key: values[-1] for key, values in each.gradients.items()} | each.results
             if name not in left and yours.get(name) is not None and true.get(name) is not None:
-                found.append((relative_error(yours[name], true[name]) <= EXACT, yours[name], true[name]))
+                is_right = each.setting.single or relative_error(yours[name], true[name]) <= EXACT
+                found.append((is_right, yours[name], true[name]))
         if not found:
             raise UserError(f"no line computes a gradient called {name} yet")
         _, given, right = min(found, key=lambda each: each[0])

@@ -1,33 +1,35 @@
-"""The derivations, `lessons/*.md`: for each pair of functions the mathematics of its gradients, and its exercises.
+"""The derivations, `lessons/*.md`: the mathematics of a pair's gradients, and its exercises.
 
-A file has paragraphs separated by blank lines, `## v` headings, `code`, $inline$ and $$display$$ formulas. The text
-before the first heading introduces the pair; the section `v` derives the gradient of the variable v. A heading may be
-followed by notes for the exercises on a line of the backward, which the page does not show:
+A file has paragraphs separated by blank lines, `## v` headings, `code`, $inline$ and $$display$$
+formulas. The text before the first heading introduces the pair; the section `v` derives the
+gradient of the variable v. A heading may be followed by notes for the exercises on a line of the
+backward, which the page does not show:
 
     line: dv            the key of the line (see `exercise.key_of`); by default "d" and the heading
-    level: 2            the lowest level of exercises that leaves the line out; 0: it is a line of the long way
+    level: 2            the lowest level that leaves the line out; 0: a line of the long way
     hint: …             how to derive the line, in words; continued in indented lines
     mistake: dv = …     a common mistake, for `npgpt exercise bug`
-    known: dv = … | …   another one, and its name, if the judge finds no name itself; there may be several
+    known: dv = … | …   others, each with its name, if the judge finds no name itself
 """
 
 import dataclasses
 import re
 
-NAME = re.compile(r"\\mathrm\{((?:\w|\\_)+)\}")
-FIELD = re.compile(r"^(line|level|hint|mistake|known): ", re.MULTILINE)
-SYMBOLS = {"cdot": "·", "delta": "δ", "dots": "…", "infty": "∞", "int": "∫", "odot": "⊙", "partial": "∂", "Phi": "Φ",
-           "pi": "π", "prime": "′", "sum": "∑", "top": "ᵀ", "left": "", "right": "", "limits": "", "quad": "",
-           **{name: name for name in ("cos", "log", "sin", "tanh")}}
+FIELD = re.compile(r"^(line|level|hint|mistake|known): (.*(?:\n .*)*)", re.MULTILINE)
+SYMBOLS = {
+    "cdot": "·", "delta": "δ", "dots": "…", "infty": "∞", "int": "∫", "odot": "⊙",
+    "partial": "∂", "Phi": "Φ", "pi": "π", "prime": "′", "sum": "∑", "top": "ᵀ",
+    "left": "", "right": "", "limits": "", "quad": "",
+}
 IN = r"\{([^{}]*)\}"
 RULES = {       # of formulas as text, in this order; each is about innermost braces
     rf"\\frac{IN}{IN}": lambda m: f"{factor(m[1])}/{factor(m[2])}",
     rf"\\sqrt{IN}": lambda m: f"√{factor(m[1])}",
     rf"\\(?:mathrm|operatorname|text){IN}": r"\1",
-    rf"([∑∫]_){IN}": lambda m: m[1] + (m[2] if len(m[2]) == 1 else f"({m[2]})"),
-    rf"_{IN}": lambda m: f"[{','.join(re.findall('[a-z]' if m[1].islower() and m[1].isalpha() else '[^ ,]+', m[1]))}]",
+    rf"(?<=[∑∫]_){IN}": lambda m: factor(m[1]),
+    rf"_{IN}": lambda m: f"[{indices(m[1])}]",
     r"\^\{([ᵀ′]+)\}": r"\1",
-    rf"\^{IN}": lambda m: {"2": "²", "3": "³"}.get(m[1]) or f"^{factor(m[1])}",
+    rf"\^{IN}": lambda m: f"^{factor(m[1])}",
 }
 
 
@@ -56,25 +58,25 @@ def blocks(text):
 
 
 def read_notes(lesson, long=False):
-    """Return {key of a line of the backward: its `Note`} of a lesson's derivation; long: of its long way."""
+    """Return {key of a line of the backward: its `Note`} of a derivation; long: of its long way."""
     notes = {}
     for heading, block in blocks(read_text(lesson)):
-        if FIELD.match(block):
-            _, *parts = FIELD.split(block)
-            pairs = [(key, " ".join(value.split())) for key, value in zip(parts[::2], parts[1::2], strict=True)]
-            fields = dict(pairs)
-            level = int(fields.get("level", 3))
-            known = tuple(tuple(value.split(" | ")) for key, value in pairs if key == "known")
-            if level > 0 or long:           # a line of the long way may have the key of one above it
-                notes[fields.get("line", f"d{heading}")] = Note(fields["hint"], level, fields.get("mistake"), known)
+        pairs = [(name, " ".join(value.split())) for name, value in FIELD.findall(block)]
+        fields = {"line": f"d{heading}", "level": 3, "mistake": None} | dict(pairs)
+        level = int(fields["level"])
+        if pairs and (level > 0 or long):   # a line of the long way may have the key of one above
+            known = tuple(tuple(value.split(" | ")) for name, value in pairs if name == "known")
+            notes[fields["line"]] = Note(fields["hint"], level, fields["mistake"], known)
     return notes
 
 
 def derivation_text(lesson, key=None):
-    """Return the paragraphs of a pair's introduction, and of the section on a line of the backward, as text."""
+    """Return the paragraphs of the introduction, and of the section on a line, as text."""
     found = [*blocks(read_text(lesson))]
-    wanted = {heading for heading, block in found if key == f"d{heading}" or f"line: {key}\n" in block}
-    return [block_text(block) for heading, block in found if heading in {None, *wanted} and not FIELD.match(block)]
+    wanted = {None}
+    wanted |= {each for each, block in found if key == f"d{each}" or f"line: {key}\n" in block}
+    return [block_text(block) for heading, block in found
+            if heading in wanted and not FIELD.match(block)]
 
 
 def block_text(block):
@@ -82,50 +84,61 @@ def block_text(block):
     if block.startswith("## "):
         return f"The gradient of {block[3:].strip()}:"
     if block.startswith("$$"):
-        return "\n".join(f"    {formula_text(line)}" for line in block.strip("$\n ").split(r", \quad "))
-    return re.sub(r"\$([^$]+)\$", lambda match: formula_text(match[1]), " ".join(block.split()))
+        lines = block.strip("$\n ").split(r", \quad ")
+        return "\n".join(f"    {formula_text(line)}" for line in lines)
+    return re.sub(r"\$([^$]+)\$", lambda m: formula_text(m[1]), " ".join(block.split()))
 
 
 def formula_text(latex):
-    """Return a formula in one line of Unicode, with indices as in NumPy: "dx[n,i] = ∑_j dy[n,j] weight[i,j]"."""
-    # "ˍ" stands for an underscore that is part of a name, as in dy_rows, n_in and J_A.
-    text = re.sub(r"_(\\mathrm\{(\w+)\}|[A-Z])", lambda match: f"ˍ{match[2] or match[1]}", latex.replace(r"\_", "ˍ"))
-    text = re.sub(r"\\([a-zA-Z]+)", lambda match: SYMBOLS.get(match[1], match[0]), text.replace(r"\,", " "))
-    text, before = re.sub(r"([_^])([\w′])", r"\1{\2}", text.replace("∂ ", "∂")), None
+    """Return a formula in a line of Unicode: "dx[n,i] = ∑_j dy[n,j] weight[i,j]"."""
+    text = re.sub(r"\\([a-zA-Z]+)", lambda m: SYMBOLS.get(m[1], m[0]), latex.replace(r"\,", " "))
+    text = text.replace("∂ ", "∂").replace("^2", "²").replace("^3", "³")
+    # an index; not the underscore of a name, as in dy\_rows, n_\mathrm{in} and J_A
+    text = re.sub(r"(?<!\\)([_^])([a-z0-9ᵀ′])", r"\1{\2}", text)
+    before = None
     while text != before:       # from the innermost braces to the outermost
         before = text
         for pattern, new in RULES.items():
             text = re.sub(pattern, new, text)
-    return re.sub(r"(?<=\() +| +(?=\))", "", " ".join(text.split())).replace("ˍ", "_")
+    return re.sub(r"(?<=\() +| +(?=\))", "", " ".join(text.split())).replace("\\", "")
+
+
+def indices(text):
+    """Return indices separated by commas: "n,i" for "ni" and for "n, i"."""
+    is_letters = text.isalpha() and text.islower()
+    return ",".join(text if is_letters else re.findall("[^ ,]+", text))
 
 
 def factor(text):
     """Return a part of a formula, in brackets if it is a sum, a product or a quotient."""
-    return text if re.fullmatch(r"[^ +/·-]+", re.sub(r"\[[^]]*\]|√\([^()]*\)", "x", text)) else f"({text})"
+    name = re.sub(r"\[[^]]*\]|√\([^()]*\)", "", text)
+    return f"({text})" if re.search("[ +/·,=-]", name) else text
 
 
 def parse_derivation(text):
-    """Return the introduction of a derivation, and each variable's section, in lists of HTML: markupsafe.Markup."""
+    """Return the introduction, and the section of each variable, in lists of markupsafe.Markup."""
     from latex2mathml.converter import convert
     from markupsafe import Markup, escape  # comes with Jinja2
 
     def formula(latex, display):
-        # A name of the code becomes one <mi>: \mathrm would make an element of each letter, and beside <mtext> an
-        # operator loses its spaces. The converter does not escape the content of \text, so "<" must not reach it.
-        latex = NAME.sub(lambda match: rf"\text{{{match[1]}}}".replace(r"\_", "_"), latex).replace("<", r"\lt ")
-        return Markup(re.sub(r"<mtext>(\w+)</mtext>", r"<mi>\1</mi>", convert(latex, display=display)))
+        # A name of the code becomes one <mi>: \mathrm would make an element of each letter, and
+        # beside <mtext> an operator loses its spaces.
+        latex = re.sub(r"\\mathrm(\{\w+\})", r"\\text\1", latex.replace(r"\_", "_"))
+        # the converter does not escape the content of \text
+        html = convert(latex.replace("<", r"\lt "), display=display)
+        return Markup(re.sub(r"<mtext>(\w+)</mtext>", r"<mi>\1</mi>", html))
 
     def inline(piece):
         if piece.startswith("`"):
             return Markup("<code>{}</code>").format(piece[1:-1])
         return formula(piece[1:-1], "inline") if piece.startswith("$") else escape(piece)
 
-    introduction, sections = [], {}
+    sections = {None: []}
     for heading, block in blocks(text):
-        fragments = introduction if heading is None else sections.setdefault(heading, [])
+        fragments = sections.setdefault(heading, [])
         if block.startswith("$$"):
             fragments.append(formula(block.strip("$\n "), "block"))
         elif not block.startswith("## ") and not FIELD.match(block):
             pieces = re.split(r"(`[^`]+`|\$[^$]+\$)", block)
             fragments.append(Markup("<p>{}</p>").format(Markup("").join(map(inline, pieces))))
-    return introduction, sections
+    return sections.pop(None), sections

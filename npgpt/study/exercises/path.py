@@ -9,16 +9,14 @@ from npgpt.study.exercises.bugs import bug_layers, bug_text
 from npgpt.study.exercises.exercise import Step, level_text, levels_of
 from npgpt.study.lessons.table import LESSON_0, LESSONS
 
-BUG_SEED = 1
-
 
 @functools.cache
 def path_of(layer):
     """Return the steps of a layer: its levels, then a bug; in lesson 0 two levels."""
-    levels = [Step(layer, what) for what in levels_of(layer)]
+    steps = [Step(layer, what) for what in levels_of(layer)]
     if layer in LESSON_0:
-        return levels[:2]
-    return levels + [Step(layer, f"bug {BUG_SEED}")] * (layer in bug_layers())
+        return steps[:2]
+    return steps + [Step(layer, "bug 1")] * (layer in bug_layers())
 
 
 def whole_path():
@@ -32,13 +30,13 @@ def unsolved(progress):
 
 
 def initial(step, path):
-    """Return the initial content of a step's file; path: what its header calls it."""
+    """Return the initial bytes of a step's file; path: what its header calls it."""
     text = bug_text if step.is_bug else level_text
     return text(step.lesson, step.level, path).encode("utf-8", "replace")
 
 
 def write_step(step, path, new=False):
-    """Write a step's file with its initial text. Raises UserError if it has to be new but exists."""
+    """Write a step's file with its initial text. new: raise UserError if it exists."""
     if new and os.path.lexists(path):
         raise UserError(f"{path} exists: choose another name with --out, or delete it")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,10 +49,11 @@ def is_untouched(step, path):
 
 
 def reset(step, path):
-    """Reset a step's file to its initial text. Return the path of a copy of the learner's text, or None."""
+    """Reset a step's file. Return the path of a copy of the learner's text, or None."""
+    text = read_bytes(path) if os.path.lexists(path) else b""
     copy = None
-    if os.path.lexists(path) and not is_untouched(step, path) and read_bytes(path).strip():
+    if text.strip() and text != initial(step, path):
         copy = path.with_name(path.name + ".bak")
-        write_atomically(copy, read_bytes(path))
+        write_atomically(copy, text)
     write_step(step, path)
     return copy

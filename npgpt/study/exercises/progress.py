@@ -1,4 +1,4 @@
-"""What a learner has solved, and which hints were taken: progress.json beside the exercise files."""
+"""What a learner has solved, and the hints taken: progress.json beside the exercise files."""
 
 import datetime
 from pathlib import Path
@@ -10,31 +10,35 @@ from npgpt.study.exercises.exercise import FOLDER
 
 
 def folder_here():
-    """Return the folder "exercises", or the current folder if that is its name, as for a notebook."""
+    """Return the folder "exercises", or the current folder if it is called so, as in a notebook."""
     return Path() if Path.cwd().name == FOLDER else Path(FOLDER)
 
 
 class Progress:
-    """The progress in one folder. `entries`: name of an exercise -> {"solved": date, "tries": n, "hints": {key: n}}.
+    """The progress in one folder; without a folder (None) nothing is saved.
 
-    An exercise that was never checked has no entry, one that was never solved has no "solved". `at`: the one that
-    `npgpt learn` has shown last, or None. Every change is saved at once, atomically. Raises: UserError if the file is
-    damaged; OSError. Without a folder nothing is saved.
+    `entries`: name of an exercise -> {"solved": date, "tries": n, "hints": {key: n}}. One that was
+    never checked has no entry, one that was never solved has no "solved".
+    `at`: the exercise that `npgpt learn` has shown last, or None.
+
+    Every change is saved at once, atomically. Raises UserError if the file is damaged; OSError.
     """
 
     def __init__(self, folder):
+        self.path, self.entries, self.at = None, {}, None
         if folder is None:
-            self.path, self.entries, self.at = None, {}, None
             return
         check_path("the folder of exercises", folder)
         self.path = Path(folder) / "progress.json"
         try:
             self.entries, self.at = verified(read_json(self.path))
         except FileNotFoundError:
-            self.entries, self.at = {}, None
+            pass
         except ValueError as error:
-            raise UserError(f"{self.path} is damaged ({error}): repair it, or delete it to start again; it does not "
-                            "hold the exercises themselves") from None
+            raise UserError(
+                f"{self.path} is damaged ({error}): repair it, or delete it to start "
+                "again; it does not hold the exercises themselves"
+            ) from None
 
     def entry(self, name):
         """Return the entry of an exercise, read only."""
@@ -46,7 +50,7 @@ class Progress:
         self.save()
 
     def tried(self, name, solved):
-        """Count a check of an exercise, and note today's date if it was solved for the first time."""
+        """Count a check of an exercise, and note today's date if it was solved the first time."""
         entry = self.entries.setdefault(name, self.entry(name))
         entry["tries"] += 1
         if solved:
@@ -56,10 +60,9 @@ class Progress:
     def next_hint(self, name, key, last):
         """Count a hint on the line `key`. Return its number, from 0 to `last`, where it stays."""
         hints = self.entries.setdefault(name, self.entry(name))["hints"]
-        number = min(hints.get(key, 0), last)
-        hints[key] = number + 1
+        hints[key] = min(hints.get(key, 0), last) + 1
         self.save()
-        return number
+        return hints[key] - 1
 
     def save(self):
         if self.path:
@@ -67,7 +70,7 @@ class Progress:
 
 
 def verified(content):
-    """Return the entries of a progress file's content, and its "at". Raises ValueError if it is damaged."""
+    """Return a file's entries, and its "at". Raises ValueError if it is damaged."""
     match content:
         case {"exercises": dict(entries), **others} if all(map(is_entry, entries.values())):
             if isinstance(others.get("at"), str | None):
@@ -77,6 +80,7 @@ def verified(content):
 
 def is_entry(value):
     match value:
-        case {"tries": tries, "hints": dict(hints), **others} if isinstance(others.get("solved", ""), str):
-            return all(type(count) is int and count >= 0 for count in (tries, *hints.values()))
+        case {"tries": tries, "hints": dict(hints), **others}:
+            counts = all(type(count) is int and count >= 0 for count in (tries, *hints.values()))
+            return counts and isinstance(others.get("solved", ""), str)
     return False

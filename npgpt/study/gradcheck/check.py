@@ -25,9 +25,9 @@ from npgpt.study.gradcheck.measure import (
     truth,
     upstream,
 )
-from npgpt.study.gradcheck.source import last_return, read_source
+from npgpt.study.gradcheck.source import last_return, parsed, read_source
 from npgpt.study.gradcheck.spelling import spelled
-from npgpt.study.gradcheck.suspects import Suspects
+from npgpt.study.gradcheck.suspects import Checked, Suspects
 from npgpt.study.gradcheck.trace import Assignment, Recorded, is_exact, is_floating
 from npgpt.study.gradcheck.verdicts import (
     ARGUMENT,
@@ -196,13 +196,17 @@ def checked(lesson, known=None, tolerance=TOLERANCE):
         if each.verdict == WRONG and each.forward_text != ARGUMENT and (
                 each.variable in verified or is_reshaped(each, record)):
             each.verdict = UNNAMED          # the gradient of another value of v, as after `v /= n`
-    suspects = Suspects(lesson, spelling, checks, lesson.inputs | forward.last, backward.last)
-    for each in checks:
-        if each.verdict == WRONG and each.forward_text != ARGUMENT and suspects.is_other(each):
+    made = [Checked(f"d{each.variable}", each.backward_line, each.verdict, each.forward_text == ARGUMENT)
+            for each in checks]
+    there = lesson.inputs | forward.last
+    suspects = Suspects(parsed(lesson.backward), spelling, made, there, backward.last)
+    for each, one in zip(checks, made, strict=True):
+        if each.verdict == WRONG and not one.is_input and suspects.is_other(one):
             each.verdict = OTHER        # what is computed from it is right
-    for each in checks:
+    for each, one in zip(checks, made, strict=True):
         if each.verdict == WRONG and each.backward_line:
-            each.since, each.until = suspects.of(each)
+            lines = suspects.of(one)
+            each.since, each.until = min(lines), max(lines)
             if each.forward_text == ARGUMENT and lesson.is_pair and results.get(
                     each.variable, f"d{each.variable}") != f"d{each.variable}":
                 each.until = max(each.until, last_return(source))       # it has another name there
@@ -415,7 +419,7 @@ def assigning(source, names):
 def tree_line(source, name):
     """Return the line that puts a parameter's gradient, or a subtree with it, into the tree dp; or None."""
     part = name.split(".")[0]
-    return next((each.first for each in source.statements
+    return next((each.first for each in reversed(source.statements)
                  if f"dp_{part}" in each.targets or f"[{part!r}]" in each.text.partition(" = ")[0]), None)
 
 

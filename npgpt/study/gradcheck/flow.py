@@ -5,6 +5,7 @@ called dv, a part of it dv_…, that of p["ln"]["weight"] dln_weight or dp["ln"]
 """
 
 import ast
+import copy
 import functools
 import inspect
 import re
@@ -25,7 +26,7 @@ class Flow:
         source = read_source(forward)
         self.code = {i: re.sub(r"(^|\s+)#.*", "", text).strip() for i, text in enumerate(source.lines, source.first)}
         arguments, given = ([*inspect.signature(each).parameters] for each in (forward, backward))
-        self.forward = statements_read(forward)
+        self.forward = statements_read(parsed(forward))
         names = spelled(forward, backward)
         self.backward = [
             (
@@ -33,7 +34,7 @@ class Flow:
                 {names.get(each, each) for each in changes},
                 {names.get(each, each) for each in reads},
             )
-            for node, changes, reads in statements_read(backward)
+            for node, changes, reads in statements_read(parsed(backward))
         ]
         given = [names.get(each, each) for each in given]
         self.known = {*arguments}.union(*(changes | reads for _, changes, reads in self.forward))
@@ -113,13 +114,13 @@ def undone(lesson, line):
     return Flow(lesson.forward, lesson.backward).undone.get(line, {}) if is_proved else {}
 
 
-def statements_read(function):
-    """Return (tree, names that it changes, names that it reads) for each statement of a function
-    with a value.
+def statements_read(tree):
+    """Return (tree, names that it changes, names that it reads) for each statement of a function's
+    tree with a value.
 
     `self.x` is called x.
     """
-    tree = Selfless().visit(parsed(function))
+    tree = Selfless().visit(copy.deepcopy(tree))
     nodes = [
         node
         for node in ast.walk(tree)

@@ -9,6 +9,8 @@ import textwrap
 
 from npgpt.engine.watch import assigned_names
 
+VIEWS = "flat", "T", "reshape", "swapaxes", "transpose", "ravel"        # of an array that is filled
+
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
@@ -160,15 +162,15 @@ def filled_names(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             part = node
-            while (
-                isinstance(part, ast.Subscript)
-                or isinstance(part, ast.Attribute)
-                and part.attr == "flat"
-            ):
-                part = part.value
+            while isinstance(part, ast.Subscript | ast.Call) or getattr(part, "attr", "") in VIEWS:
+                part = part.func if isinstance(part, ast.Call) else part.value
             name = getattr(part, "id", getattr(part, "attr", ""))       # not `made()[0] = …`
             if name:
                 lines[name] = max(node.lineno, lines.get(name, 0))
+        match node:         # np.add.at(dwte, …), np.put_along_axis(dlogits, …)
+            case ast.Expr(ast.Call(ast.Attribute() as called, [ast.Name(name), _, *_])):
+                if ast.unparse(called).startswith("np."):
+                    lines[name] = max(node.lineno, lines.get(name, 0))
     return lines
 
 

@@ -3,39 +3,49 @@ verified.
 """
 
 import ast
+import dataclasses
 
 import numpy as np
 
 from npgpt.study.gradcheck.flow import statements_read
-from npgpt.study.gradcheck.source import names_of, parsed, targets
-from npgpt.study.gradcheck.verdicts import ARGUMENT, OK, ROUNDED, WRONG
+from npgpt.study.gradcheck.source import names_of, targets
+from npgpt.study.gradcheck.verdicts import OK, ROUNDED, WRONG
+
+
+@dataclasses.dataclass
+class Checked:
+    """A gradient "dv" and the line of the backward that makes it; is_input: of an input."""
+
+    name: str
+    line: int | None
+    verdict: str
+    is_input: bool = False
 
 
 class Suspects:
     """The lines of a backward that a wrong line depends on, up to those whose gradients are right.
 
-    spelling: name in the code -> "dv"; checks: of the lines; there, mine: the last values of the
-    forward's and of the backward's variables. A line that unpacks the cache is right if its values
-    are those that the forward knew.
+    tree: of the backward; spelling: name in the code -> "dv"; checks: the `Checked` lines; there,
+    mine: the last values of the forward's and of the backward's variables. A line that unpacks the
+    cache is right if its values are those that the forward knew.
     """
 
-    def __init__(self, lesson, spelling, checks, there, mine):
-        tree = parsed(lesson.backward)
+    def __init__(self, tree, spelling, checks, there, mine):
         loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
         self.loops = [(node.lineno, node.end_lineno) for node in loops]
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         self.appends = {node.lineno: ast.unparse(node.func).rpartition(".")[0] for node in calls
                         if getattr(node.func, "attr", "") in ("append", "insert", "extend")}
-        wrong = {each.backward_line for each in checks if each.verdict == WRONG}
-        right = {each.backward_line for each in checks if each.verdict in (OK, ROUNDED)}
+        wrong = {each.line for each in checks if each.verdict == WRONG}
+        right = {each.line for each in checks if each.verdict in (OK, ROUNDED)}
         self.verified = right - wrong
         # in another turn of a loop a line may be wrong
         self.verified = {line for line in self.verified if line and not any(
             first <= line <= end for first, end in self.loops)}
-        self.checks = {each.backward_line: each for each in checks}
+        self.checks = {each.line: each for each in checks}
         self.made = {}  # name -> lines that assign it, or fill a part of it, and are not right
         self.reads = {}  # line -> names
-        for node, changes, reads in statements_read(lesson.backward):
+        for node, changes, reads in statements_read(tree):
             changes, reads = (
                 {spelling.get(root, root) for root in (name.partition(".")[0] for name in names)}
                 for names in (changes, reads)
@@ -55,8 +65,7 @@ class Suspects:
         return {
             line
             for line in self.checks
-            if line and line > (check.backward_line or 0)
-            and f"d{check.variable}" in self.reads.get(line, ())
+            if line and line > (check.line or 0) and check.name in self.reads.get(line, ())
         }
 
     def is_other(self, check):
@@ -66,13 +75,11 @@ class Suspects:
         return bool(self.readers(check)) and self.readers(check) <= self.verified
 
     def of(self, check):
-        """Return the first and the last line of those that can hold the mistake of a wrong
-        gradient.
-        """
-        line = check.backward_line
+        """Return the lines that can hold the mistake of a wrong gradient."""
+        line = check.line
         found, left = {line}, [line]
         # With a right reader it may be another value, and the mistake where it is used.
-        while check and check.forward_text != ARGUMENT and self.readers(check) & self.verified:
+        while check and not check.is_input and self.readers(check) & self.verified:
             wrong = min(self.readers(check) - self.verified, default=None)
             found |= {wrong or line}
             check = self.checks.get(wrong)
@@ -88,7 +95,7 @@ class Suspects:
             } - found
             found |= new
             left += new
-        return min(found), max(found)
+        return found
 
 
 def is_unpacked(value):
@@ -113,6 +120,8 @@ def is_known(name, value, known):
         if isinstance(one, tuple | list) and isinstance(other, tuple | list):
             return len(one) == len(other) and all(map(same, one, other))
         kinds = np.ndarray | np.generic | int | float
-        return isinstance(one, kinds) and isinstance(other, kinds) and np.array_equal(one, other)
+        if isinstance(one, kinds) and isinstance(other, kinds):
+            return np.array_equal(one, other)
+        return type(one) is type(other) and not isinstance(one, dict) and one == other
 
     return any(same(value, each) for each in ([known[name]] if name in known else known.values()))

@@ -5,18 +5,26 @@ Fused gradients, which the package does not compute, are measured by differences
 """
 
 import copy
+import dataclasses
 import functools
 
 import numpy as np
 
-from npgpt.study.gradcheck.check import gradient_names
+from npgpt.study.gradcheck.check import gradient_names, relative_error
 from npgpt.study.gradcheck.measure import intermediate_gradient, traced_forward, upstream
 from npgpt.study.gradcheck.pictures import Arrays
 from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.gradcheck.trace import Recorded
+from npgpt.study.lessons.lesson import as_tuple, map_arrays
 from npgpt.study.lessons.random_settings import random_settings
+from npgpt.study.lessons.setting import PLAIN
 from npgpt.study.lessons.table import lesson_named
 
+EXACT = 1e-9        # relative error of a right result: any order of the operations is far below it
+SINGLE = 1e-4       # the same in float32, or this many times the package's own:
+MORE = 100
+NOISE = 1000        # times the rounding of the largest result
+MOST = 10000        # numbers of an array whose gradient is measured
 
 class Case:
     """The arguments of a backward in one case, and the true gradients of all inputs, `results` {"dx": array}.
@@ -33,12 +41,40 @@ class Case:
         self.backward = self.lesson.backward
         self.inputs = self.lesson.inputs
         y, self.cache = self.lesson.run_forward(self.inputs)
-        self.dy = upstream(self.lesson, y, setting.seed)
+        self.dy = self.upstream_gradient(y)
         self.results = self.lesson.named(self.lesson.apply(self.backward, self.arguments()))
+
+    def upstream_gradient(self, y):
+        """Return that of the results: arrays, of a loss also a number, as in training."""
+        drawn = upstream(self.lesson, y, self.setting.seed)
+        if np.ndim(drawn) == 0 and not self.setting.views and self.setting != PLAIN:
+            return self.setting.upstream * float(drawn)
+        arrays = as_tuple(drawn)
+        for array in arrays:
+            array *= self.setting.upstream
+            if self.setting.zeros == "rows":
+                self.setting.with_zeros([array])
+        return map_arrays(self.setting.arranged, drawn)
+
+    def tolerance(self, name):
+        """Return the relative error that a result may have.
+
+        In float32 it is some more than the package's own. If the result is small beside the others, it is mostly
+        rounding.
+        """
+        sizes = {each: np.abs(value).max(initial=0.0) for each, value in self.results.items() if value is not None}
+        noise = np.finfo(self.results[name].dtype).eps * max(sizes.values()) / (sizes[name] or 1.0)
+        if not self.setting.single:
+            return max(EXACT, NOISE * noise)
+        true = Case(self.name, dataclasses.replace(self.setting, single=False)).results[name]
+        return max(SINGLE, NOISE * noise, MORE * relative_error(self.results[name], true))
 
     def arguments(self):
         """Return the arguments of the backward, as new arrays."""
-        return self.lesson.arguments(*copy.deepcopy((self.dy, self.cache)))
+        dy, cache = copy.deepcopy((self.dy, self.cache))
+        if self.setting.seed % 3 != 1:          # else only what the forward has kept
+            dy = map_arrays(self.setting.laid_out, dy)
+        return self.lesson.arguments(dy, map_arrays(self.setting.laid_out, cache))
 
     @property
     def spelling(self):
@@ -50,6 +86,8 @@ class Case:
     @functools.cached_property
     def intermediates(self):
         """Return (gradients, helpers)."""
+        if self.setting.single:         # only the results are exact enough
+            return {}, {}
         variables = traced_forward(self.lesson)[2]
         backward = Recorded(self.backward)
         self.lesson.apply(backward.function, self.arguments())
@@ -63,7 +101,7 @@ class Case:
                 kind = gradients if each.name in of_variables | of_inputs else helpers
                 kind.setdefault(each.name, []).append(each.value)
         for each in variables:
-            if each.name in self.lesson.skipped:
+            if each.name in self.lesson.skipped and each.value.size < MOST:
                 with np.errstate(invalid="ignore"):         # the variance of one channel is 0, and a step below is NaN
                     measured = intermediate_gradient(self.lesson, each, self.dy)
                 if np.isfinite(measured).all():
@@ -80,11 +118,12 @@ class Case:
                        if "." not in name and isinstance(array, np.ndarray)})
 
     @functools.cached_property
-    def factors(self):
-        """Return name -> value of the forward's finite arrays."""
-        named = {each.name: each.value for each in traced_forward(self.lesson)[2]} | {
-            name: value for name, value in self.lesson.constants.items() if isinstance(value, np.ndarray)}
-        return {name: value for name, value in named.items() if np.isfinite(value).all()}
+    def known(self):
+        """Return name -> value of the forward's arguments and variables, number -> value of its cache."""
+        forward = Recorded(self.forward)
+        self.lesson.run_forward(self.inputs, forward.function)
+        cache = enumerate(self.cache) if isinstance(self.cache, tuple) else ()
+        return dict(cache) | self.inputs | self.lesson.constants | forward.last
 
 
 @functools.lru_cache(8)

@@ -1,6 +1,7 @@
 """The verdicts on a gradient dv, and what stands in the place of a forward's line for its arguments."""
 
 OK, WRONG, FUSED, CONSTANT, OTHER, ROUNDED = "ok", "WRONG", "fused", "constant", "other", "rounded"
+FOLLOWS = "follows"             # in an exercise: it is computed from a wrong one
 UNNAMED = "no dv"
 NOT_FOUND = "no gradient found"
 NO_GRADIENT = "no gradient: must be frozen"

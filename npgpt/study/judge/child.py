@@ -25,14 +25,13 @@ from npgpt.errors import UserError, describe, one_line, printable, raised_at
 from npgpt.files import read_python
 from npgpt.study.exercises.exercise import Exercise
 from npgpt.study.exercises.findings import Finding
-from npgpt.study.exercises.walk import silent
 from npgpt.study.gradcheck.check import LineCheck, best_check
 from npgpt.study.gradcheck.own import Verified, check_own
 from npgpt.study.gradcheck.trace import Assignment
 from npgpt.study.gradcheck.truth import cases
 from npgpt.study.judge.judge import explained, new_seed, verdict
-from npgpt.study.judge.outcome import load_solution
-from npgpt.study.judge.report import Fault, Line, Report
+from npgpt.study.judge.outcome import load_solution, silent
+from npgpt.study.judge.report import Line, Report
 from npgpt.study.lessons.own_block import block_lesson
 from npgpt.study.lessons.own_find import run_file
 from npgpt.study.lessons.own_make import Missing, read_pair, usage
@@ -42,17 +41,21 @@ GRACE = 2.0                 # more of them, in which the process can say where i
 MEMORY = 4 << 30            # bytes of address space, of which NumPy and BLAS take a quarter
 FILE_SIZE = 64 << 20        # bytes of a file that the code writes, of its output, and of an answer
 OUTPUT = 64 << 10           # bytes of what the learner's code prints that are shown
+LATE = (
+    "this has not ended within {:g} seconds: is there an endless loop, or a training that belongs "
+    'below `if __name__ == "__main__":`? (--time-limit gives it longer)'
+)
 # -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
 MAIN = "-P", "-u", "-c", f"from {__name__} import main; main()"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Answer:
     """What the process found: of an exercise `report`, of layers of one's own `layers`.
 
     layers: those that were checked; left: of the others, how each is called and why it was not,
     failed: for another reason than that nothing says what its inputs are;
-    error: why there is nothing else, to be said after the path.
+    error: why there is nothing else.
     """
 
     report: Report | None = None
@@ -63,7 +66,7 @@ class Answer:
 
 
 # what an answer holds, by the name that JSON has for it
-PARTS = Answer, Report, Line, Fault, Finding, Assignment, LineCheck, Verified
+PARTS = Answer, Report, Line, Finding, Assignment, LineCheck, Verified
 KINDS: dict[str, Callable] = {"ndarray": np.array, **{each.__name__: each for each in PARTS}}
 
 
@@ -74,9 +77,8 @@ def run_child(exercise, seconds, seed=None):
     Raises UserError if the learner's file does not run, runs too long or ends the process.
     """
     seed = new_seed() if seed is None else seed
-    code = exercise.lesson.backward.__name__
     request = exercise.layer, exercise.what, exercise.text, seed
-    return ask(exercise.path, seconds, code, judge_exercise, *request).report
+    return ask(exercise.path, seconds, "exercise", *request).report
 
 
 def check_layer(file, what="", inputs=(), seconds=TIME_LIMIT):
@@ -88,28 +90,25 @@ def check_layer(file, what="", inputs=(), seconds=TIME_LIMIT):
     the process; OSError.
     """
     read_python(file)
-    return ask(file, seconds, "the code", check_pairs, what, inputs)
+    return ask(file, seconds, "layers", what, inputs)
 
 
-def ask(path, seconds, code, action, *request):
-    """Return the `Answer` of action(path, *request, send) in a process; UserError if there is none.
-
-    code: what may not have ended.
-    """
-    request = json.dumps([action.__name__, seconds, str(path), *request])
+def ask(path, seconds, action, *request):
+    """Return the `Answer` of an action of `main` in a process; UserError if there is none."""
+    request = json.dumps([action, seconds, str(path), *request])
     how, lines, output = run_process(request, seconds + GRACE)
     text = printable(output[:OUTPUT].decode(errors="replace"), kept="\n\t")
-    print(text, end="" if text.endswith("\n") or not text else "\n", file=sys.stderr)
+    if text:
+        print(text.removesuffix("\n"), file=sys.stderr)
     if len(output) > OUTPUT:
         print("[more output left out]", file=sys.stderr)
     if not lines and how is None:
-        raise UserError(f"{path}: {code} has not ended within {seconds:g} seconds: "
-                        "is there an endless loop? (--time-limit gives it longer)")
+        raise UserError(f"{path}: {LATE.format(seconds)}")
     if not lines:
         raise UserError(f"{path}: the code ended its process ({how}) before it could be checked")
     answer = json.loads(lines[-1], object_hook=from_json)
     if answer.error:
-        raise UserError(f"{path}{answer.error}")
+        raise UserError(answer.error)
     return answer
 
 
@@ -153,15 +152,16 @@ def late(*_):
 
 def limit(seconds):
     """Limit the resources of this process, as far as the system can."""
-    with contextlib.suppress(AttributeError):           # Windows
-        signal.signal(signal.SIGALRM, late)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        import resource
+    except ImportError:         # Windows
+        return
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     # CPU: more than the parent allows
     limits = {"CPU": int(seconds) + 10, "AS": MEMORY, "FSIZE": FILE_SIZE, "CORE": 0}
     for name, most in limits.items():
-        # no system has all of them
-        with contextlib.suppress(ImportError, AttributeError, ValueError, OSError):
-            import resource
+        with contextlib.suppress(ValueError, OSError):      # macOS may not limit memory
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 
@@ -176,20 +176,28 @@ def main():
         print(json.dumps(answer, default=to_json), file=answers, flush=True)
 
     try:
-        run = judge_exercise if action == "judge_exercise" else check_pairs
-        run(path, *request, send)
-    except BaseException as error:          # also SystemExit, and an ImportError without SciPy
-        line, text = raised_at(error, path), one_line(error)
-        said = f", line {line}: {describe(error)}" if line else f": {text}"
-        if isinstance(error, Late):
-            said = (f"{f', line {line}' if line else ''}: this has not ended within {seconds:g} "
-                    "seconds: is there an endless loop, or a training that belongs below "
-                    '`if __name__ == "__main__":`? (--time-limit gives it longer)')
+        if action == "exercise":
+            judge_exercise(path, *request, send)
+        else:
+            send(check_pairs(path, *request))
+    except BaseException as error:          # also SystemExit
+        said = LATE.format(seconds) if isinstance(error, Late) else None
         try:
-            send(Answer(error=text[len(path):] if text.startswith(path) else said))
+            send(Answer(error=said_of(error, path, said)))
         except OSError:
             signal.pause()          # the code closed all files: it is said when the time is over
     os._exit(0)             # without the learner's threads and exit handlers
+
+
+def said_of(error, path, said=None):
+    """Return an error in a line that begins with the path, and the line in that file."""
+    text = one_line(error)
+    if text.startswith(path):
+        return text
+    line = raised_at(error, path)
+    if line is None:
+        return f"{path}: {said or text}"
+    return f"{path}, line {line}: {said or describe(error)}"
 
 
 def judge_exercise(path, layer, what, text, seed, send):
@@ -204,9 +212,8 @@ def judge_exercise(path, layer, what, text, seed, send):
             send(Answer(explained(solution, known, wrong, report)))
 
 
-def check_pairs(file, what, inputs, send):
-    """Send the checks of the layers in a file, which runs in this process; what: one of them, or ""
-    for all.
+def check_pairs(file, what, inputs):
+    """Check the layers in a file, which runs in this process. what: one of them, or "" for all.
 
     Of all, a layer that cannot be checked does not keep the others from it.
     """
@@ -214,35 +221,33 @@ def check_pairs(file, what, inputs, send):
     block = block_lesson(file, names)
     if block:
         passes = [each for each in passes if each.forward != "forward" or each.owner]
-    if block and (what == "block" or not what and not passes):
-        lines, remark = best_check(block.at())
-        return send(Answer(layers=[Verified(lines, measured=remark)]))
-    if what or len(passes) == 1 and not block:
-        return send(
-            Answer(layers=[check_own(read_pair(file, what or passes[0].name, tuple(inputs)))])
-        )
-    if not passes:
+    wanted = [what] if what else [each.name for each in passes] + ["block"] * bool(block)
+    if not wanted:
         raise UserError(
             f"{file}: there is no pair x_forward and x_backward, no class with both, and no "
-            "function x_loss "
-            f"that returns a loss and its gradients"
+            "function x_loss that returns a loss and its gradients"
         )
-    layers, left, failed = [], [], False
-    for each in passes:
+
+    def check(name):
+        if name == "block" and block:
+            lines, remark = best_check(block.at())
+            return Verified(lines, measured=remark)
+        return check_own(read_pair(file, name, tuple(inputs)))
+
+    if len(wanted) == 1:
+        return Answer(layers=[check(*wanted)])
+    answer = Answer()
+    calls = [usage(file, each) for each in passes] + [f"{file} block"]
+    for name, call in zip(wanted, calls, strict=False):
         try:
-            layers.append(check_own(read_pair(file, each.name, tuple(inputs))))
+            answer.layers.append(check(name))
+        except Missing:
+            answer.left.append(call)
         except Exception as error:
-            is_missing = isinstance(error, Missing)
-            line = raised_at(error, file)
-            said = one_line(error) if isinstance(error, UserError) else describe(error)
-            place = f"line {line}: " if line and not isinstance(error, UserError) else ""
-            left.append(
-                usage(file, each) + f": {place}{said.removeprefix(f'{file}: ')}" * (not is_missing)
-            )
-            failed |= not is_missing
-    if block:
-        layers.append(Verified(best_check(block.at())[0]))
-    send(Answer(layers=layers, left=left, failed=failed))
+            said = said_of(error, file).removeprefix(file).lstrip(",: ")
+            answer.left.append(f"{call}: {said}")
+            answer.failed = True
+    return answer
 
 
 def to_json(value):

@@ -47,8 +47,8 @@ def read_class(folder):
     rows, files, others = {}, {}, []
     for path in sorted(folder.rglob("*")):
         *folders, name = parts = path.relative_to(folder).parts
-        is_said = name == MACOSX or not path.is_dir()
-        if not is_said or MACOSX in folders or any(each[0] == "." for each in parts):
+        is_hidden = MACOSX in folders or any(each.startswith(".") for each in parts)
+        if is_hidden or path.is_dir() and name != MACOSX:
             continue
         shown = one_line(path.relative_to(folder))
         try:
@@ -58,18 +58,20 @@ def read_class(folder):
             continue
         if students and not folders:
             raise UserError(f"{path} is beside the students' folders: move it away")
-        again = (f"handed in more than once: {shown} counts",) if key in rows else ()
+        row = Row(*key)
+        if key in rows:
+            row = Row(*key, remarks=(f"handed in more than once: {shown} counts",))
         files.pop(key, None)
         try:
             files[key] = exercises.read_exercise(path)
-            rows[key] = Row(*key, remarks=(*again, *remarks_on(files[key])))
+            rows[key] = row._replace(remarks=(*row.remarks, *remarks_on(files[key])))
         except UserError as error:
-            rows[key] = Row(*key, "error", mistake=reason(error, path), remarks=again)
+            rows[key] = row._replace(verdict="error", mistake=reason(error, path))
     if not rows:
         raise UserError("; ".join([f"{folder}: no exercise was handed in", *others]))
-    for key in itertools.product(students, {name for _, name in rows}):
-        why = (each for each in others if each.startswith(f"{key[0]}/"))
-        rows.setdefault(key, Row(*key, remarks=tuple(why)))
+    for student, name in itertools.product(students, {name for _, name in rows}):
+        why = tuple(each for each in others if each.startswith(f"{student}/"))
+        rows.setdefault((student, name), Row(student, name, remarks=why))
     return dict(sorted(rows.items())), files, others
 
 
@@ -90,12 +92,11 @@ def step_in(path):
 
 def remarks_on(exercise):
     """Yield remarks on a file: on another forward, and a second exercise below the first."""
-    lines = enumerate(exercise.text.splitlines(), 1)
-    titles = [number for number, line in lines if exercises.TITLE.fullmatch(line)]
     if forward := exercises.forward_remark(exercise):
         yield forward
-    if titles[1:]:
-        yield f"line {titles[1]} begins another exercise, which is not judged"
+    for i, line in enumerate(exercise.text.splitlines()[1:], 2):
+        if exercises.TITLE.fullmatch(line):
+            yield f"line {i} begins another exercise, which is not judged"
 
 
 def judged(row, exercise, seed, seconds):
@@ -109,7 +110,7 @@ def judged(row, exercise, seed, seconds):
     if report.sound:
         return row._replace(verdict="right" if report.right else "unfinished")
     first = report.wrong[0]
-    said = "; ".join(map(str, [*filter(None, [getattr(first, "what", "")]), *first.mistakes]))
+    said = "; ".join(map(str, [*([] if first.name else first.evidence), *first.mistakes]))
     return row._replace(verdict="wrong", line=first.line, gradient=first.name, mistake=said)
 
 

@@ -1,262 +1,123 @@
-"""Name a mistake by the smallest edit of the learner's line that repairs the whole function in all cases.
+"""Name a mistake: which one gives the same numbers in the package's backward?
 
-And find the line of the package's backward that the mistake is in by the values, because the names may be others.
+A wrong gradient is compared with what the derivation's known mistakes, and all small mistakes in the package's line
+for it, give. If the learner has other lines, the results are. The numbers have to agree in all cases.
 """
 
 import ast
-import functools
+import contextlib
+import dataclasses
 import itertools
-
-import numpy as np
+import time
 
 from npgpt.errors import UserError
-from npgpt.study.exercises.exercise import key_of, statements
-from npgpt.study.exercises.findings import Finding, Rank
+from npgpt.study.exercises.exercise import key_of
+from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.mathematics import read_notes
-from npgpt.study.exercises.repairs import EDITS, hidden, mistakes, repairs
-from npgpt.study.exercises.walk import RESULT, Walk, can_walk, changed_names, made_at, package_walk, stored_names
-from npgpt.study.gradcheck.check import gradient_names, relative_error, tree_line
-from npgpt.study.gradcheck.source import last_return, names_in, read_source
+from npgpt.study.exercises.mutants import mistakes
+from npgpt.study.exercises.walk import RESULT, Walk, changed_names
+from npgpt.study.gradcheck.check import gradient_names
 from npgpt.study.gradcheck.trace import is_floating
-from npgpt.study.judge.outcome import contents, run_case
-from npgpt.study.judge.shapes import CLOSE, EXACT, close, value_of
-from npgpt.study.lessons.lesson import map_arrays
+from npgpt.study.judge.outcome import run_case
+from npgpt.study.judge.shapes import close, mistake_in_numbers
 
-UNKNOWN = Finding("unknown")
+SECONDS = 4.0       # for a name; then the report goes without it
 
 
 class NameSearch:
-    """The search for the names of a function's mistakes. walk: the learner's `Walk`, or None if it cannot be run so."""
+    """The search for the name of the first mistake of a `Judgement`. cases: in which it has to hold."""
 
-    def __init__(self, judgement, cases, not_finite):
-        self.judgement, self.case, self.lesson = judgement, judgement.case, judgement.lesson
-        self.solution, self.cases, self.not_finite = judgement.solution, cases, not_finite
-        solution = judgement.solution
-        self.walk = None
-        if solution.tree is not None and can_walk(solution.tree):
-            self.walk = self.walk_in(self.case)
-            result = (self.walk.after or {}).get(RESULT)
-            given = (
-                [self.named(result), judgement.results]
-                if self.lesson.is_pair
-                else [result, judgement.outcome.value]
-            )
-            if judgement.finished and contents(given[0]) != contents(given[1]):
-                self.walk = None        # something in it depends on more than its arguments
-            loaded = {node.id for node in ast.walk(solution.tree)
-                      if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-            self.unread = {*stored_names(solution.tree)} - loaded - {"_"}
-            self.terms = package_terms(self.case)
+    def __init__(self, judgement, cases):
+        self.judgement, self.case = judgement, cases[0]
+        self.end = time.monotonic() + SECONDS
+        lesson = self.case.lesson
+        backwards = [judgement.solution.lesson.backward, lesson.backward, lesson.long_way]
+        self.ways = []          # (walks in the cases, notes) of the exercise's backward, then of the other one
+        for backward in dict.fromkeys(filter(None, [] if lesson.is_own else backwards)):
+            way = dataclasses.replace(lesson, backward=backward)
+            walks = [Walk(case, way) for case in cases]
+            self.ways.append((walks, read_notes(lesson, long=backward is lesson.long_way)))
+        self.mine = [self.ran(case) for case in cases]
 
-    def walk_in(self, case):
-        """Return the walk of the learner's function in a case, with the values of the package's terms."""
-        terms = {hidden(text): value for terms in package_terms(case).values() for text, value in terms.items()}
-        names = {**self.solution.function.__globals__, **terms}
-        return Walk(self.solution.tree, names, case.arguments())
-
-    @functools.cached_property
-    def walks(self):
-        return [(case, self.walk_in(case)) for case in self.cases]
-
-    def repaired(self, first):
-        """Return (line, finding) of an edit that repairs the function in all cases, or None.
-
-        first: the first wrong `Line`.
-        """
-        if self.walk is None:
-            return None
-        helpers, tried = self.case.helpers, []
-        # The search begins at the line, or at one above it with a wrong value of the package's
-        # names, then at the last.
-        above = [self.walk.index(each.line) for each in self.walk.record() if each.name in helpers
-                 and not any(close(each.value, true) for true in helpers[each.name])]
-        start, last = self.walk.index(first.line or 0), len(self.walk.statements) - 1
-        start = last if start is None else start
-        for i in dict.fromkeys([min([*above, start]), last]):
-            if found := self.smallest(i, tried):
-                return found
-            tried += self.window(i)
-        return None
-
-    def smallest(self, i, tried=()):
-        """Return (line, finding) of the likeliest edit in or above statement i that repairs the
-        results, or None.
-
-        tried: statements to leave out.
-        """
-        whole, found = self.window(i), {}           # line -> finding of the likeliest edit there
-        for rank, line, finding, edits in repairs(
-                self.walk, [j for j in whole if j not in tried], whole, self.unfixed(),
-                lambda names: self.is_right(self.case, names), self.terms_for):
-            if self.not_finite and rank >= Rank.EXTRA or rank == Rank.FAR and found:
-                break       # what keeps NaN away need not be the mistake
-            if line not in found and all(self.is_right(case, walk.run(0, edits) or {})
-                                         for case, walk in self.walks):
-                found[line] = finding
-                if len(edits) > 1 or len(whole) == 1:
-                    break
-        if not found:
-            return None
-        (line, finding), *others = found.items()
-        same = sorted(each for each in found if found[each] == finding)
-        if same[1:]:
-            line, finding = same[0], Finding("same in", [str(finding)], same[1:])
-        elif others:
-            finding = Finding("also", [str(finding), str(others[0][1])], [others[0][0]])
-        return line, finding
-
-    def terms_for(self, statement):
-        """Return text -> value of the parts of the package's line that assigns the names of a learner's statement."""
-        found = {text: value for name in changed_names(statement) for text, value in self.terms.get(name, {}).items()}
-        return found or self.terms[""]
-
-    def window(self, i):
-        """Return the unfixed statements that can make statement i wrong, the nearest first: none above a true value."""
-        found, names, unfixed = [], None, self.unfixed()
-        for j in range(min(i, len(self.walk.before) - 1), -1, -1):
-            statement = self.walk.statements[j]
-            if names is None or changed_names(statement) & names or self.is_loose(statement):
-                if names is None or j in unfixed or statement.lineno in self.judgement.to_do:
-                    names = (names or set()) | names_in(statement)
-                found += [j] if j in unfixed else []
+    def ran(self, case):
+        """Return (line, name) -> value of the learner's lines, (None, "dx") -> of the results, in a case."""
+        outcome = run_case(self.judgement.solution, case, traced=True)
+        spelling = self.judgement.spelling
+        found = {(each.line, spelling.get(each.name, each.name)): each.value for each in outcome.record}
+        with contextlib.suppress(UserError, TypeError, AttributeError):         # no results of a backward
+            found |= {(None, name): value for name, value in case.lesson.named(outcome.value).items()}
         return found
 
-    def is_loose(self, statement):
-        """Return whether a statement changes an array that others may share, or assigns a name that is never read."""
-        return bool(stored_names(statement).keys() & self.unread) or any(
-            isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) for node in ast.walk(statement))
+    def found(self, first, given):
+        """Return the line, the gradient and the `Finding` of the first mistake that has a name, or None.
 
-    def unfixed(self):
-        """Return the numbers of the learner's statements that ran and did not compute a true value."""
-        known = {name: [value] for name, value in self.case.factors.items()} | self.case.gradients | self.case.helpers
-        right, wrong = set(), set()
-        for each in self.walk.record():
-            if each.name in known:
-                (right if any(close(each.value, true) for true in known[each.name]) else wrong).add(each.line)
-        fixed = right - wrong | set(self.judgement.to_do)
-        return [i for i, each in enumerate(self.walk.statements[:len(self.walk.before)])
-                if self.is_loose(each) or not fixed.intersection(range(each.lineno, each.end_lineno + 1))]
-
-    def is_right(self, case, names):
-        """Return whether the results at the end of a walk are right."""
-        given = self.named(names.get(RESULT))
-        return bool(given) and all(given.get(name) is None if true is None else
-                                   relative_error(given.get(name), true) <= EXACT
-                                   for name, true in case.results.items())
-
-    def named(self, result):
-        """Return the results of a backward by name; {} if they are not those of a backward."""
-        number = len(result) if isinstance(result, tuple) else 1
-        try:
-            return self.lesson.named(result) if number == len(self.lesson.results) + self.lesson.is_composite else {}
-        except (TypeError, KeyError, AttributeError, RecursionError, UserError):
-            return {}
-
-    def recognised(self, first):
-        """Return (line, finding) if a mistake in the package's backward gives the same results in
-        all cases, or None.
-
-        It is one that the derivation knows (`Note.known`) or, if the numbers say nothing, any small one.
+        first: the first wrong `Line`; given: lines that are right. The line is None if only the results are those of
+        the mistake.
         """
-        if not self.judgement.finished or not self.judgement.source:
-            return None
-        ran = [(package_walk(case), self.named(run_case(self.solution, case).value)) for case in self.cases]
-        keys = [*map(key_of, ran[0][0].statements)]
-        known = (({keys.index(key_of(each)): each for each in ast.parse(text).body}, Finding("known", [message]))
-                 for note in read_notes(self.lesson).values() for text, message in note.known)
-        small = (({i: new}, Finding("as if", [key_of(made_at(new, line)), str(finding)]))
-                 for i, line, finding, new in mistakes(package_walk(self.case)))
-        small = itertools.islice(small, EDITS if first.mistakes == [UNKNOWN] else 0)
-        for edits, finding in itertools.chain(known, small):
-            if all(self.gives(walk, edits, given) for walk, given in ran):
-                last = first.line or last_return(self.judgement.source)
-                return min(self.line_like(edits) or last, last), finding
+        known = {**self.case.gradients, **{name: [true] for name, true in self.case.results.items()}}
+        if self.judgement.outcome.raised:       # else their names are free
+            known |= self.case.helpers
+        filled = self.judgement.source.filled
+        last = {name: line for line, name in self.mine[0] if line and name not in filled}
+        places = [(line, name, (line, name)) for name, line in last.items()
+                  if first.since <= line <= first.until and line not in given]
+        places += [(first.line, first.name, (None, first.name))] * ((None, first.name) in self.mine[0])
+        for line, name, at in sorted(places, key=lambda each: each[0]):
+            value, true = self.mine[0][at], known.get(name, ())
+            if len(true) == 1 and is_floating(value) and is_floating(true[0]) and not close(value, true[0]) and (
+                    finding := self.of_value(at, name, value, true[0])):
+                return line, name, finding
+        finding = self.of_results() if first.name else None
+        return (None, first.name, finding) if finding else None
+
+    def of_value(self, at, name, value, true):
+        """Return the `Finding` of a wrong value of a name in the package's backward, or None."""
+        proved = mistake_in_numbers(value, true)
+        if value.shape != true.shape or proved and proved.kind in ("zero", "sign"):
+            return proved
+        names = {name, *gradient_names(name[1:])}
+        for walks, edits, finding in self.tries(names):
+            end = max(edits)
+            [key, *_] = changed_names(walks[0].statements[end]) & names
+            if all(same((walk.run(min(edits), edits, end + 1) or {}).get(key), mine.get(at))
+                   for walk, mine in zip(walks, self.mine, strict=True)):
+                return finding
         return None
 
-    def gives(self, walk, edits, given):
-        """Return whether the package's backward with edits gives these results."""
-        made = self.named((walk.run(0, edits) or {}).get(RESULT))
-        return bool(made) and all(close(made.get(name), given.get(name)) or made.get(name) is given.get(name) is None
-                                  for name in self.case.results)
+    def of_results(self):
+        """Return the `Finding` of a mistake in the package's backward that gives the learner's results, or None."""
+        if self.gives(self.ways[0][0][0], self.mine[0], {}) if self.ways else True:
+            return None             # but for rounding they are right
+        for walks, edits, finding in self.tries():
+            if all(self.gives(*each, edits) for each in zip(walks, self.mine, strict=True)):
+                key, *_ = key_of(walks[0].statements[max(edits)]).replace(RESULT, "return").split("\n")
+                return finding if finding.kind == "known" else Finding("as if", [key, str(finding)])
+        return None
 
-    def line_like(self, edits):
-        """Return the learner's last line that assigns a name of the package's edited lines, or
-        None.
-        """
-        names = set().union(*map(changed_names, edits.values()))
-        lines = [each.line for each in self.judgement.record if each.name in names]
-        return lines[-1] if lines and lines[-1] != self.judgement.source.first else None
+    def gives(self, walk, mine, edits):
+        """Return whether the package's backward with edits gives the learner's results."""
+        after = walk.run(min(edits, default=0), edits)
+        made = walk.lesson.named(after[RESULT]) if after else {}
+        given = {name: mine.get((None, name)) for name in self.case.results}
+        return bool(made) and all(same(made.get(name), value) for name, value in given.items())
 
-    def depends(self, line, on):
-        """Return whether the value of a line may depend on another's; True if the function cannot be walked."""
-        start = self.walk.index(on) if self.walk else None
-        if start is None or line is None:
-            return True
-        names = set()
-        for statement in self.walk.statements[start:]:
-            if not names or names_in(statement) & names:
-                names |= changed_names(statement)
-                if statement.lineno <= line <= statement.end_lineno:
-                    return True
-        return False
-
-
-def package_terms(case):
-    """Return name -> {text: value} of the parts of the package's line that assigns the name.
-
-    "" holds those for skipped gradients: the forward's arrays and their powers.
-    """
-    arrays = {name: value for name, value in case.factors.items() if np.ndim(value) and is_floating(value)}
-    terms = {"": arrays | {f"{name}**{power}": value**power for name, value in arrays.items() for power in (2, 3)}}
-    walk = package_walk(case)
-    for statement, names in zip(walk.statements, walk.before, strict=False):
-        # While an array is filled, its value is unfinished: no results.
-        found = {text: value for text, value in parts_of(statement, names).items() if text not in case.results}
-        for name in changed_names(statement):
-            terms.setdefault(name, {}).update(found)
-    return terms
+    def tries(self, names=None):
+        """Yield (walks, {number: statement}, finding) of mistakes: all, or those in lines for one of the names."""
+        for walks, notes in self.ways:
+            walk = walks[0]
+            wanted = [i for i, each in enumerate(walk.statements) if not names or changed_names(each) & names]
+            keys = [*map(key_of, walk.statements)]
+            for text, message in itertools.chain(*(note.known for note in notes.values())):
+                statements = ast.parse(text).body
+                edits = {keys.index(key): each for each in statements if (key := key_of(each)) in keys}
+                if len(edits) == len(statements) and max(edits) in wanted:
+                    yield walks, edits, Finding("known", [message])
+            for i, _, _, sentence, new in mistakes(walk, wanted):
+                if time.monotonic() > self.end:
+                    return
+                yield walks, {i: new}, Finding("mistake", [sentence])
 
 
-def parts_of(statement, names):
-    """Return text -> value of the floating parts of a statement's right side: names, products, sums, calls."""
-    whole, parts = getattr(statement, "value", None), {}
-    for node in ast.walk(whole) if whole else []:
-        is_number = isinstance(node, ast.Constant) and type(node.value) is float
-        if is_number or isinstance(node, ast.BinOp | ast.Name | ast.Call | ast.UnaryOp) and node is not whole:
-            value = value_of(node, names)
-            if is_floating(value) or isinstance(value, float):
-                parts.setdefault(ast.unparse(node), value)
-    return parts
-
-
-def counterpart(judgement, wrong):
-    """Return the key of the package's line in which the gradients in `wrong` go wrong, or "" if it is not clear.
-
-    It is the only line whose arrays the learner has computed, under any name, but not its result.
-    """
-    case, source = judgement.case, read_source(judgement.lesson.backward)
-    have = [case.dy, *(each.value for each in judgement.record), *judgement.results.values()]
-    map_arrays(have.append, case.cache)
-    have = [*map(np.asarray, filter(is_floating, have))]
-    wanted = {other for name in wrong for other in gradient_names(name[1:])} | {*wrong}
-    in_tree = (tree_line(source, wrong[0][1:]) or 0) - source.first + 1         # of a parameter's gradient
-    walk, found = package_walk(case), set()
-    for outer, before, after in reversed([*zip(walk.statements, walk.before, walk.before[1:], strict=False)]):
-        for name in changed_names(outer) - {RESULT}:
-            value = after.get(name)
-            if not is_floating(value) or not value.any() or has(have, value):
-                continue
-            statement = [each for each in statements(outer) if name in changed_names(each)][-1]
-            if name in wanted or statement.lineno == in_tree:
-                wanted |= names_in(statement.value)
-                if all(has(have, before[each]) for each in names_in(statement.value) if is_floating(before.get(each))):
-                    found.add(key_of(statement))
-    return found.pop() if len(found) == 1 else ""
-
-
-def has(values, true):
-    """Return whether an array is among the values, perhaps in another shape or order, but not without keepdims."""
-    true = np.asarray(true)
-    return any(each.shape == true.shape and close(each, true) or each.squeeze().shape != true.squeeze().shape
-               and np.abs(np.sort(each, axis=None) - np.sort(true, axis=None)).max() <= CLOSE * np.abs(true).max()
-               for each in values if each.size == true.size)
+def same(a, b):
+    """Return whether two gradients are equal except for rounding, or both None."""
+    return close(a, b) or a is b is None

@@ -5,16 +5,19 @@ import contextlib
 import copy
 import dataclasses
 import inspect
+import io
+import traceback
 import types
 
 import numpy as np
 
+from npgpt.engine.watch import watched
 from npgpt.errors import UserError, describe, raised_at
 from npgpt.files import keep_lines
 from npgpt.study.exercises.exercise import find_function, is_blank, key_of, statements
-from npgpt.study.exercises.walk import silent
 from npgpt.study.gradcheck.source import backward_tree, parsed
-from npgpt.study.gradcheck.trace import Assignment, Recorded
+from npgpt.study.gradcheck.trace import LINES, Assignment, Recorded
+from npgpt.study.lessons.lesson import Lesson
 
 LONGEST = 3000              # assignments that are kept of a call
 
@@ -23,28 +26,45 @@ LONGEST = 3000              # assignments that are kept of a call
 class Outcome:
     """What a backward did in one case.
 
-    value: its result, `copied`; result: itself, which a later call may change; raised: an exception in one line, or
-    None; line: where it was raised, or None; changed: whether it changed its arguments; record: the `Assignment`s of
-    its lines, if traced; finished: False if it came to a `...`.
+    arguments: those of the call, if it was shown
+    value: its result, `copied`; a list becomes a tuple
+    result: itself, which a later call may change
+    raised: an exception in one line, or None
+    line: where it was raised, or None
+    changed: whether it changed its arguments
+    written: the first line that did so, and which argument; or None
+    record: the `Assignment`s of its lines, if traced
+    finished: False if it came to a `...`
+    last: the last values of its variables
+    names: all that the line which raised could read
     """
 
+    arguments: tuple
     value: object
     result: object
     raised: str | None
     line: int | None
     changed: bool
+    written: tuple | None
     record: list[Assignment]
     finished: bool
+    last: dict
+    names: dict
 
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
-    """A learner's backward. tree: of its `def`, or None if its lines cannot be followed; to_do: the lines of `...`."""
+    """A learner's backward.
+
+    tree: of its `def`, or None if its lines cannot be followed; to_do: the lines of `...`; lesson: with the backward
+    that the exercise is about.
+    """
 
     function: object
     tree: ast.FunctionDef | None
     to_do: list[int]
     file: str
+    lesson: Lesson
 
 
 def load_solution(exercise):
@@ -68,7 +88,7 @@ def load_solution(exercise):
         raise UserError(f"there is no {lesson.backward.__name__} after the file has run: the function to write must "
                         "have that name")
     tree = definition if is_plain(function, definition, file) else None
-    return Solution(function, tree, to_do, file)
+    return Solution(function, tree, to_do, file, lesson)
 
 
 def solution_of(lesson, function):
@@ -83,7 +103,8 @@ def solution_of(lesson, function):
             names = function.__globals__ | inspect.getclosurevars(function).nonlocals
             exec(compile(ast.fix_missing_locations(module), code.co_filename, "exec"), names)
             function = names[tree.name]
-    return Solution(function, tree if text else None, to_do, getattr(code, "co_filename", "")), text
+    file = getattr(code, "co_filename", "")
+    return Solution(function, tree if text else None, to_do, file, lesson), text
 
 
 def is_plain(function, definition, file):
@@ -101,35 +122,50 @@ def fill_blanks(tree, function, lesson):
     Returns the lines that had one. A statement that the package does not have ends the function.
     """
     answers = {key_of(each): each for each in statements(backward_tree(lesson))}
-    left = [each for each in statements(function) if is_blank(each)]
-    written = {key_of(each) for each in statements(function)}
-    calls = [each for key, each in answers.items() if isinstance(each, ast.Expr) and key not in written]
-    bodies = [body for node in ast.walk(tree) for _, body in ast.iter_fields(node) if isinstance(body, list)]
+    mine = statements(function)
+    left = [each for each in mine if is_blank(each)]
+    calls = [each for each in answers.values() if isinstance(each, ast.Expr)]
     for blank in left:
         answer = answers.get(key_of(blank))
-        if answer is None and isinstance(blank, ast.Expr) and len(calls) == 1 and len(function.body) > 3:
-            answer = calls[0]               # a bare `...`: the line that assigns nothing
+        if answer is None and isinstance(blank, ast.Expr) and len(mine) > 2:
+            answer = next(iter(calls), None)                # a bare `...`: the line that assigns nothing
         answer = copy.deepcopy(answer) or ast.parse("__unfinished__").body[0]
         for node in ast.walk(answer):       # they stand on the lines of the blank
             if hasattr(node, "lineno"):
                 node.lineno, node.end_lineno = blank.lineno, blank.end_lineno
-        for body in bodies:
-            body[:] = [answer if each is blank else each for each in body]
+        for node in ast.walk(tree):
+            for body in filter(lambda each: isinstance(each, list), vars(node).values()):
+                body[:] = [answer if each is blank else each for each in body]
     return [each.lineno for each in left]
 
 
-def run_case(solution, case, traced=False, shown=False):
-    """Return the `Outcome` of a solution in a `Case`. traced: record its assignments; shown: show what it prints."""
-    arguments = tuple(case.arguments())
+def run_case(solution, case, traced=False, shown=False, into=None):
+    """Return the `Outcome` of a solution in a `Case`.
+
+    traced: record its assignments; shown: show what it prints; into: arguments of another call, whose arrays get
+    the numbers of this one.
+    """
+    arguments = written_into(into, tuple(case.arguments()))
     before, value, result, raised, line, finished = contents(arguments), None, None, None, None, True
-    function, record = solution.function, []
+    function, record, last, written, names = solution.function, [], {}, [], {}
     if traced and solution.tree:
         recorded = Recorded(function, tree=solution.tree)
-        function, record = recorded.function, recorded.record
+        record, last = recorded.record, recorded.last
+
+        def watch(line, name, value):
+            now = contents(arguments)
+            if not written and now != before:
+                changed = next(i for i, each in enumerate(now) if each != before[i])
+                written.append((line, solution.function.__code__.co_varnames[changed]))
+            return recorded.watch(line, name, value)
+
+        function = watched(function, watch, solution.tree, LINES)
     with np.errstate(all="ignore") if shown else silent():
         try:
             result = case.lesson.apply(function, arguments)
             value = copied(result)
+            if isinstance(value, list) and not case.lesson.is_pair:
+                value = tuple(value)
         except KeyboardInterrupt:           # the user's own
             raise
         except BaseException as error:      # SystemExit and GeneratorExit too
@@ -137,7 +173,34 @@ def run_case(solution, case, traced=False, shown=False):
             # In the place of a `...` stands an unknown name, or a line of the package's with names still to be written.
             finished = not (isinstance(error, NameError) and line in solution.to_do)
             raised = describe(error) if finished else None
-    return Outcome(value, result, raised, line, contents(arguments) != before, record[:LONGEST], finished)
+            names = names_at(error, solution.file)
+    changed = contents(arguments) != before
+    return Outcome(arguments if shown else None, value, result, raised, line, changed, written[0] if written else None,
+                   record[:LONGEST], finished, last, names)
+
+
+def written_into(old, new):
+    """Return new arguments in the arrays of old ones, as far as they have the same shape and dtype."""
+    if isinstance(new, tuple) and isinstance(old, tuple) and type(old) is tuple is type(new):
+        return tuple(map(written_into, old, new))
+    if isinstance(new, np.ndarray) and isinstance(old, np.ndarray) and (old.shape, old.dtype) == (new.shape, new.dtype):
+        old[...] = new
+        return old
+    return new
+
+
+def names_at(error, file):
+    """Return all that the innermost line of a file could read when an exception passed it."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+    return frames[-1].f_globals | frames[-1].f_locals if frames else {}
+
+
+@contextlib.contextmanager
+def silent():
+    """Suppress output and warnings: the learner's lines have run once already."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), \
+            np.errstate(all="ignore"):
+        yield
 
 
 def copied(value):

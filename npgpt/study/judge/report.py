@@ -5,32 +5,24 @@ import math
 
 from npgpt.study.exercises.findings import Finding
 from npgpt.study.gradcheck.trace import Assignment
-from npgpt.study.gradcheck.verdicts import WRONG
+from npgpt.study.gradcheck.verdicts import FOLLOWS, OK, WRONG
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Line:
-    """The check of one gradient, "dx", at a line of the learner's file (or None). evidence: what shows the mistakes."""
+    """The check of a gradient, "dx", at a line of the learner's file (or None); without a name, an error.
+
+    evidence: what shows the mistakes
+    since, until: the lines that the mistake of a wrong gradient can be in
+    """
 
     name: str
     line: int | None
     verdict: str
     mistakes: list[Finding] = dataclasses.field(default_factory=list)
     evidence: list[Finding] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(frozen=True)
-class Fault:
-    """An error apart from the numbers, at a line of the learner's file (or None). mistakes: those behind it."""
-
-    what: Finding
-    line: int | None
-    mistakes: list[Finding] = dataclasses.field(default_factory=list)
-    name, verdict = "", WRONG           # as of a `Line`
-
-    @property
-    def evidence(self) -> list[Finding]:
-        return [self.what]
+    since: int | None = None
+    until: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +36,6 @@ class Report:
 
     case: str
     lines: list[Line]
-    faults: list[Fault]
     notes: list[str]
     to_do: list[int]
     results: list[str]
@@ -53,11 +44,15 @@ class Report:
     seed: int = 0
     record: list[Assignment] = dataclasses.field(default_factory=list)
 
+    def with_error(self, kind, judgement):
+        """Return the report with an error of a kind at the last `return`."""
+        error = Line("", judgement.last_return, WRONG, [], [Finding(kind)])
+        return dataclasses.replace(self, lines=[*self.lines, error])
+
     @property
-    def wrong(self) -> list[Line | Fault]:
-        """The faults and the wrong lines, from the first to the last; those without a line come last."""
-        every: list[Line | Fault] = [*self.faults, *self.lines]
-        found = [each for each in every if each.verdict == WRONG]
+    def wrong(self) -> list[Line]:
+        """The wrong lines, from the first to the last; errors without a line come last."""
+        found = [each for each in self.lines if each.verdict == WRONG]
         return sorted(found, key=lambda each: math.inf if each.line is None else each.line)
 
     @property
@@ -75,6 +70,12 @@ class Report:
         return self.wrong[0].line if self.wrong else None
 
     @property
+    def range(self) -> tuple[int, int] | None:
+        """The first and the last of the lines that the first mistake can be in, or None."""
+        first = self.wrong[0] if self.wrong else None
+        return (first.since or first.line, first.until or first.line) if first and first.line else None
+
+    @property
     def is_measured(self) -> bool:
         """Whether a central difference is shown beside a gradient."""
         return any(each.kind == "worst" for line in self.lines for each in line.evidence)
@@ -84,10 +85,13 @@ def report_text(report, title, with_mistakes=True) -> str:
     """A `Report` as text, a line for each gradient. with_mistakes: say what the mistake is, not only where it is."""
     width, text = max([len(line.name) for line in report.lines], default=0) + 2, [title]
     blanks = [Line("...", line, "") for line in report.to_do]
-    for each in sorted([*report.lines, *report.faults, *blanks], key=lambda each: each.line or 0):
+    for each in sorted([*report.lines, *blanks], key=lambda each: each.line or 0):
         line, name = f"line {each.line}" if each.line else "", each.name
-        text.append(f"  {line:<9}{name:<{width if name and each.verdict else 0}}{each.verdict}")
-        said = [*each.evidence, *(each.mistakes if with_mistakes else [])]
+        verdict, mistakes = each.verdict, each.mistakes
+        if verdict == FOLLOWS:
+            verdict, mistakes = str(mistakes[0]), []
+        text.append(f"  {line:<9}{name:<{width if name and verdict else 0}}{verdict}")
+        said = [*each.evidence, *(mistakes if with_mistakes else [])]
         text += [f"             {finding}" for finding in said]
     text += [f"  note: {note}" for note in report.notes]
     return "\n".join([*text, summary(report)])
@@ -98,7 +102,13 @@ def summary(report):
     if report.right:
         return f"right: every gradient is the true one, in {report.count} cases (--seed {report.seed})"
     if not report.sound:
-        return f"wrong{in_case(report)}" + (f": the first wrong line is {report.first}" if report.first else "")
+        since, until = report.range or (None, None)
+        where = f": the first wrong line is {since}" if since else ""
+        if since != until:
+            name = report.wrong[0].name
+            where = f": the mistake is in lines {since} to {until}" + (
+                f"; the first wrong gradient is {name}, line {report.first}" if name else "")
+        return f"wrong{in_case(report)}{where}"
     missing = f"still to be written: line{'s' * (len(report.to_do) > 1)} {', '.join(map(str, report.to_do))}"
     return missing if report.notes else f"right so far; {missing}"
 
@@ -112,7 +122,7 @@ def hunt_text(report, title):
     """Say of a bug hunt which results are wrong, but not in which line."""
     if report.right:
         return f"{title}: fixed; every gradient is right"
-    names = [line.name for line in report.lines if line.verdict == WRONG and line.name in report.results]
+    names = [line.name for line in report.lines if line.verdict not in ("", OK) and line.name in report.results]
     wrong = ", ".join(names) or "an intermediate, but no result"
     return "\n".join([f"{title}: the bug is still there{in_case(report)}; wrong: {wrong}",
-                      *(f"  {fault.what}" for fault in report.faults)])
+                      *(f"  {each.evidence[0]}" for each in report.wrong if not each.name)])

@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import math
 
 import numpy as np
 
@@ -9,8 +10,8 @@ from npgpt.study.exercises.findings import Finding
 from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.trace import is_floating
 
-EXACT = 1e-9        # relative error of a right result: any order of the operations is far below it
-CLOSE = 1e-6        # of a gradient that is recognised
+CLOSE = 1e-6        # relative error of a gradient that is recognised
+ROUNDED = 1e-3      # that of a constant with few digits
 
 
 def close(a, b):
@@ -24,8 +25,17 @@ def mistake_in_numbers(given, true):
         return missing_step(given, true)
     if not np.any(given):
         return Finding("zero")
+    error = relative_error(given, true)
+    if error < ROUNDED:
+        return Finding("rounded", [str(math.floor(-math.log10(error)))]) if error else None
+    if factor := factor_of(given, true):
+        return Finding("sign") if abs(factor + 1.0) < CLOSE else Finding("times", [f"{factor:.5g}"])
     is_sorted = np.size(true) > 1 and close(np.sort(given, axis=None), np.sort(true, axis=None))
-    return Finding("another order") if is_sorted else None
+    if is_sorted:
+        return Finding("another order")
+    wrong = np.argwhere(np.abs(given - true) > CLOSE * np.abs(true).max())
+    axis = next((i for i, at in enumerate(wrong.T) if len({*at}) == 1 < np.shape(true)[i]), None)
+    return None if axis is None else Finding("only index", [str(wrong[0, axis]), str(axis)])
 
 
 def missing_step(given, true):
@@ -35,20 +45,14 @@ def missing_step(given, true):
         return Finding("axes order")
     if given.size == np.size(true) and close(given.reshape(np.shape(true)), true):
         if 1 in given.shape and extra > 0:
-            return Finding("keepdims")
-        return Finding("keepdims missing" if extra < 0 and 1 in np.shape(true) else "needs a reshape")
+            return Finding("extra axis")
+        return Finding("lost axis" if extra < 0 and 1 in np.shape(true) else "needs a reshape")
     keep = extra == 0       # a sum that keeps its axis
     for axes in itertools.combinations(range(max(given.ndim, np.ndim(true))), abs(extra) or 1):
         for kind, whole, part in (("summed over", true, given), ("sum missing", given, true)):
             if whole.ndim >= part.ndim and close(part, whole.sum(axis=axes, keepdims=keep)):
                 return Finding(kind, [" and ".join(map(str, axes))])
     return None
-
-
-def same_ratio(given, true):
-    """Return a `Finding` if every entry is the true one times the same factor, or None."""
-    factor = factor_of(given, true)
-    return Finding("times", [f"{factor:.5g}"]) if factor else None
 
 
 def factor_of(given, true):

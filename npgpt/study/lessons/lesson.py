@@ -77,15 +77,19 @@ class Lesson:
     def at(self, setting=PLAIN):
         """Return the lesson with arrays for a setting, the same ones every time."""
         rng, sizes = np.random.default_rng([setting.seed, *self.name.encode()]), self.sizes_at(setting)
-        inputs = {name: setting.spread * rng.standard_normal(shape_of(letters, sizes))
-                  for name, letters in self.shapes.items()}
+        inputs = {
+            name: setting.offset + setting.spread * rng.standard_normal(shape_of(letters, sizes))
+            for name, letters in self.shapes.items()
+        }
         if self.is_composite:
             inputs |= {name.removeprefix(self.params): setting.spread * rng.standard_normal(shape) / len(shape)
                        for name, shape in parameter_shapes(setting.model).items() if name.startswith(self.params)}
         missing = [name for name in inputs if name in self.switches and not setting.has(name)]
         constants = self.others(setting, rng) | dict.fromkeys(missing)
-        return dataclasses.replace(self, constants=constants, inputs={
+        setting.with_zeros([*inputs.values()])
+        found = dataclasses.replace(self, constants=constants, inputs={
             name: value for name, value in inputs.items() if name not in missing})
+        return found.mapped(setting.arranged)
 
     def run_forward(self, inputs, forward=None):
         """Call the forward, or a function with the same arguments. Return (y, cache)."""

@@ -1,13 +1,14 @@
 """The random settings in which a backward is judged, new ones for each check; and simpler ones, to show a mistake.
 
-A fixed list of cases would accept a solution that is right only for some sizes, layers, rates or switches.
+A fixed list of cases would accept a solution that is right only for some sizes, layers, rates or switches. Random ones
+have holes, too: sizes that are equal, or 1, large numbers, views and float32 are what real data have.
 """
 
 import dataclasses
 import itertools
 import random
 
-from npgpt.study.lessons.setting import PLAIN, Setting, Sizes
+from npgpt.study.lessons.setting import IGNORED, PLAIN, Setting, Sizes
 
 # Switches of lessons -> the case in words if it is off.
 OFF = {"bias": "without biases", "dropout": "without dropout", "mask": "without a mask", "causal": "with another mask",
@@ -15,8 +16,25 @@ OFF = {"bias": "without biases", "dropout": "without dropout", "mask": "without 
        "repeated": "if no token repeats"}
 DEALT = 4           # every combination of this many first switches occurs
 RANGES = {"B": (2, 5), "T": (2, 7), "H": (2, 4), "D": (2, 6), "V": (3, 19), "S": (2, 9), "F": (2, 17), "P": (2, 12)}
-ONES = ["B", "T", "SPT", "H", "DF", "HD", "V"]      # the sizes that are 1 in one case, which has every switch on
-CASES = 1 + 2**DEALT + len(ONES)                    # in addition to the plain one
+# the sizes that are 1 in two cases: with every switch on, and with every switch off
+ONES = ["B", "T", "BT", "BSPT", "SPT", "H", "DF", "HD", "V"]
+EQUAL = ["BT", "TS", "CT", "CV", "CF", "DH"]        # two sizes that are equal in a case
+SQUARES = Sizes(4, 4, 4, 2, 4, 4, 4, 4), Sizes(2, 2, 4, 2, 4, 2, 4, 2)      # of many equal sizes
+# More tokens (where they are looked up, GPT-2's 50257; nobody's Jacobian could hold these); more
+# layers than it has; a width that tiles divide; zeros. LONG: more positions than int8 counts.
+RARE = [{"V": 700}, {"n_layer": 26}, {"C": 64, "H": 4}, {"zeros": "rows"}, {"zeros": "last"}]
+LONG = {"B": 4, "T": 140, "P": 150, "S": 145, "V": 2}
+OPTIONS = [{"scale_attn_weights": False}, {"scale_attn_by_inverse_layer_idx": True}, {"qkv_bias": False},
+           {"mlp_bias": False}, {"attn_pdrop": 0.0}, {"resid_pdrop": 0.0, "mlp_pdrop": 0.5}, {"embd_pdrop": 0.0},
+           {"mlp_pdrop": 0.0}, {"attn_pdrop": 0.0, "resid_pdrop": 0.0}]
+OPTIONS_OFF = [{"qkv_bias": True}, {"mlp_bias": True}, *OPTIONS[:2], *[{}] * 5]         # with every switch off
+UPSTREAM = 1.0, 1e-20, 1.0, 1e5
+# Large numbers: scores around 50, spread ones, and in float32 ones with which exp may overflow; and small numbers.
+LARGE = ({"offset": 6.0, "spread": 0.5}, {"spread": 200.0, "scale": 2.5e-5},
+         {"offset": 12.0, "spread": 0.5, "single": True}, {"spread": 10.0, "scale": 0.01, "single": True},
+         {"spread": 1.0, "single": True}, {"spread": 1e-4, "eps": 1e-12})
+CASES = 1 + 2**DEALT + 2 * len(ONES) + len(SQUARES) + 1 + len(LARGE)    # in addition to the plain one
+MORE = 36           # tokens, if none repeats: B T is at most 35
 OWN = 12                                            # the same for a pair of one's own
 OF_RANGE = {"p": (0.05, 0.8), "eps": (1e-5, 0.5), "scale": (0.2, 2.0), "step": (0.5e-5, 1.5e-5), "spread": (0.3, 2.0)}
 
@@ -27,19 +45,42 @@ def random_settings(lesson, seed):
     if lesson.is_own:
         others = [Setting(seed=rng.randrange(1, 1 << 30)) for _ in range(OWN)]
         return [PLAIN, *(each for each in others if runs(lesson.at(each)))]
-    settings = [PLAIN, dataclasses.replace(PLAIN, seed=rng.randrange(1, 1 << 30))]
+    off = frozenset({"causal"} & {*lesson.switches})
+    settings = [PLAIN, dataclasses.replace(PLAIN, seed=rng.randrange(1, 1 << 30), ignored="any", off=off)]
+
+    def add(sizes, off=(), **fields):
+        i = len(settings)
+        numbers = {field: rng.uniform(*limits) for field, limits in OF_RANGE.items()}
+        drawn = {"n_layer": 1 + i % 4, "layer": rng.randrange(4), "ignored": IGNORED[i % 4],
+                 "views": i % 2 == 0, "seed": rng.randrange(1, 1 << 30), "upstream": UPSTREAM[i % 4],
+                 "options": tuple(rng.choice(OPTIONS).items())}
+        settings.append(Setting(sizes, off=frozenset(off) & {*lesson.switches}, **numbers | drawn | fields))
+
     first, rest = lesson.switches[:DEALT], lesson.switches[DEALT:]
     dealt = [*itertools.product([True, False], repeat=len(first))]
     dealt = rng.sample(dealt * (2**DEALT // len(dealt)), 2**DEALT)
-    for i, ones in enumerate([""] * 2**DEALT + ONES):
-        off = set()
-        if not ones:
-            off = {switch for switch, is_on in zip(first, dealt[i], strict=True) if not is_on}
-            off |= {switch for switch in rest if rng.random() < 0.5}
-        numbers = {field: rng.uniform(*limits) for field, limits in OF_RANGE.items()}
-        sizes = random_sizes(rng, ones, more_tokens=33 if "repeated" in off else 0)
-        settings.append(Setting(sizes, n_layer=1 + i % 4, layer=rng.randrange(4), off=frozenset(off),
-                                seed=rng.randrange(1, 1 << 30), **numbers))
+    for is_on, equal, fields in zip(
+            dealt, [*EQUAL, *[""] * 10], [{}] * len(EQUAL) + RARE + [{}] * 5, strict=True):
+        off = {switch for switch, on in zip(first, is_on, strict=True) if not on}
+        off |= {switch for switch in rest if rng.random() < 0.5}
+        more_tokens = MORE if "repeated" in off else 0
+        sizes = random_sizes(rng, equal=equal, more_tokens=more_tokens)
+        many = {name: size for name, size in fields.items() if name in Sizes._fields}
+        if lesson.name in ("embedding", "gpt") and many.get("V") == 700:
+            many["V"] = 50257
+        add(sizes._replace(**many), off, **{name: each for name, each in fields.items() if name not in many})
+    for ones, on, off in zip(ONES, OPTIONS, OPTIONS_OFF, strict=True):
+        add(random_sizes(rng, ones), options=tuple(on.items()))
+        more_tokens = MORE if "repeated" in lesson.switches else 0
+        add(random_sizes(rng, ones, more_tokens=more_tokens), lesson.switches, options=tuple(off.items()))
+    for sizes in *SQUARES, random_sizes(rng)._replace(**LONG):
+        add(sizes, {"causal"}, ignored="first")
+    for fields in LARGE:
+        if lesson.is_composite or lesson.name == "difference":
+            fields = {each: value for each, value in fields.items() if each == "single" and lesson.is_composite}
+        if lesson.name == "cross_entropy" and fields.get("spread", 0) > 20:
+            fields = {"spread": 20.0}       # no probability is 0
+        add(random_sizes(rng), **fields)
     return settings
 
 
@@ -51,22 +92,30 @@ def runs(lesson):
         return False
 
 
-def random_sizes(rng, ones="", more_tokens=0):
-    """Return random `Sizes` that `fit`. ones: letters of size 1; more_tokens: added to the vocabulary size."""
+def random_sizes(rng, ones="", equal="", more_tokens=0):
+    """Return random `Sizes` that `fit`.
+
+    ones: letters of size 1; equal: two letters of equal sizes; more_tokens: added to the vocabulary size.
+    """
     while True:
         found = {name: 1 if name in ones else rng.randint(*limits) for name, limits in RANGES.items()}
         sizes = Sizes(C=found["H"] * found.pop("D"), **found)
-        sizes = sizes._replace(V=sizes.V + more_tokens)
-        if fit(sizes):
-            return sizes
+        if fit(sizes, equal):
+            return sizes._replace(V=sizes.V + more_tokens)
 
 
-def fit(sizes):
-    """Return whether all sizes above 1 differ, also from D, 3 C and B T, and T is not too large."""
+def fit(sizes, equal=""):
+    """Return whether all sizes above 1 differ but the two equal ones, and T is not too large.
+
+    They also differ from D, 3 C and B T.
+    """
     B, T, C, H, V, S, F, P = sizes
+    by_letter = sizes.by_letter
+    if equal and by_letter[equal[0]] != by_letter[equal[1]]:
+        return False
     every = [B, T, H, C // H, V, S, F, P, 3 * C, *[C] * (1 < H < C), *[B * T] * (B > 1 < T)]
     every = [size for size in every if size > 1]
-    return len({*every}) == len(every) and P >= T <= S
+    return len({*every}) == len(every) - bool(equal) and P >= T <= S
 
 
 def simplest(lesson, setting, fails):
@@ -77,12 +126,13 @@ def simplest(lesson, setting, fails):
         if simpler != setting and fails(simpler):
             setting = simpler
 
-    for field in ("p", "eps", "scale", "step", "spread", "layer", "n_layer"):
-        attempt(**{field: getattr(PLAIN, field)})
+    for field in dataclasses.fields(Setting):
+        if field.name not in ("sizes", "off", "seed"):
+            attempt(**{field.name: field.default})
     for switch in lesson.switches:
         attempt(off=setting.off - {switch})
-    if setting.has("repeated"):         # different tokens need a larger vocabulary
-        attempt(sizes=PLAIN.sizes)
+    more_tokens = 0 if setting.has("repeated") else MORE
+    attempt(sizes=PLAIN.sizes._replace(V=PLAIN.sizes.V + more_tokens))
     return setting
 
 
@@ -91,7 +141,7 @@ def in_words(lesson, setting):
     if setting == PLAIN:
         return ""
     words = [f"{each} {array.shape}" for i, (each, array) in enumerate(lesson.inputs.items())
-             if i == 0 or 1 in array.shape]
+             if i == 0 or min(array.shape) == 1 or len({*array.shape}) < array.ndim or max(array.shape) > 127]
     if lesson.key == "gpt":
         sizes = setting.sizes._asdict() | {"n_layer": setting.n_layer}
         words = [f"{each} = {size}" for each, size in sizes.items()
@@ -99,4 +149,13 @@ def in_words(lesson, setting):
     words[0] = f"with {words[0]}"
     words += [OFF[switch] for switch in lesson.switches if not setting.has(switch)
               and not (switch == "causal" and not setting.has("mask"))]
-    return ", ".join(words)
+    words += ["with several ignored targets"] * (
+        "ignored" in lesson.switches and setting.has("ignored") and setting.ignored != "first")
+    words += [f"with numbers around {setting.offset:g}"] * (setting.offset > 0)
+    words += ["with large numbers"] * (setting.spread > 2) + ["with small numbers"] * (setting.spread < 0.01)
+    words += [f"with an upstream gradient of {setting.upstream:g}"] * (setting.upstream != 1.0)
+    words += [{"rows": "with a row of zeros", "last": f"with {[*lesson.inputs][-1]} = 0", "": ""}[setting.zeros]]
+    words += [f"with {name} = {value}" for name, value in setting.options if lesson.is_composite]
+    words += ["with arrays that are not contiguous, as those of a model"] * setting.views
+    words += ["in float32"] * setting.single
+    return ", ".join(filter(None, words))

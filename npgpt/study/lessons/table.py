@@ -16,17 +16,10 @@ from npgpt.study.lessons.setting import PLAIN
 
 
 def difference_arguments(setting, rng):
-    """Return a random function f, and the step h of the central difference."""
+    """Return a random function f, with a kink or without one, and the step h of the central difference."""
     a, b = rng.uniform(0.5, 2.0, 2).tolist()
-    return {"f": lambda x: np.sin(a * x) + b * (x * x), "h": setting.step}
-
-
-def cross_entropy_targets(setting, rng):
-    """Return targets (B, T); if "ignored" is on, one of them is."""
-    targets = rng.integers(0, setting.sizes.V, (setting.sizes.B, setting.sizes.T))
-    if setting.has("ignored"):
-        targets[0, 0] = layers.IGNORE_INDEX
-    return {"targets": targets}
+    kink = float(setting.seed % 2)
+    return {"f": lambda x: np.sin(a * x) + b * (x * x) + kink * abs(x), "h": setting.step}
 
 
 def attention_arguments(setting, rng):
@@ -88,7 +81,8 @@ LAYERS: dict[str, Lesson] = {each.name: each for each in (
            torch=lambda torch, x, weight, bias, eps: torch.nn.functional.layer_norm(
                x, weight.shape, weight, bias, eps)),
     Lesson("Softmax cross-entropy", layers.cross_entropy_forward, layers.cross_entropy_backward, {"logits": "B T V"},
-           cross_entropy_targets, switches=("ignored",), skipped=("shifted", "exps", "total", "probs", "at_target"),
+           lambda setting, rng: {"targets": setting.targets(rng)}, switches=("ignored",),
+           skipped=("shifted", "exps", "total", "probs", "at_target"),
            long_way=long_way.cross_entropy_backward,
            torch=lambda torch, logits, targets: torch.nn.functional.cross_entropy(
                logits.flatten(0, -2), targets.flatten(), ignore_index=layers.IGNORE_INDEX)),
@@ -111,7 +105,7 @@ LAYERS: dict[str, Lesson] = {each.name: each for each in (
     Lesson("Self-attention", transformer.self_attention_forward, transformer.self_attention_backward, {"x": "B T C"},
            self_attention_arguments, switches=("bias", "mask", "causal", "dropout"), params="h.0.attn."),
     Lesson("Transformer block", transformer.block_forward, transformer.block_backward, {"x": "B T C"},
-           block_arguments, switches=("bias", "mask", "dropout", "tanh"), params="h.0."),
+           block_arguments, switches=("bias", "mask", "causal", "dropout", "tanh"), params="h.0."),
     Lesson("The whole GPT-2", transformer.gpt_forward, transformer.gpt_backward, {}, gpt_arguments,
            switches=("bias", "dropout", "tanh"), params=""),
     # Its rank is D, which differs from the other sizes.

@@ -59,13 +59,15 @@ class Live:
         for (line, name), value in given.items():
             if line in edits:
                 arrays[key(line)].append({"name": name, "given": summary(value)})
-        messages = [str(each) for fault in report.faults for each in (fault.what, *fault.mistakes)]
+        errors = [each for each in report.wrong if not each.name]
+        messages = [str(each) for error in errors for each in (*error.evidence, *error.mistakes)]
         return {
             "verdict": "right" if report.right else "unfinished" if report.sound else "wrong",
             "text": re.sub(r" \(--seed \d+\)", "", "\n".join([verdict_of(report), *messages, *report.notes])),
             "first": key(report.first), "output": output.getvalue(),
             "lines": [{"line": key(each.line), "name": each.name, "verdict": each.verdict,
-                       "said": [*map(str, [*each.mistakes, *each.evidence])]} for each in report.lines],
+                       "said": [*map(str, [*each.mistakes, *each.evidence])]}
+                      for each in report.lines if each.name],
             "arrays": arrays}
 
     def text(self, request):
@@ -82,7 +84,7 @@ def renumbered(value, lines, field=None):
         return [renumbered(each, lines, field) for each in value]
     if dataclasses.is_dataclass(value):
         return dataclasses.replace(value, **{name: renumbered(each, lines, name) for name, each in vars(value).items()})
-    if field in ("line", "lines", "to_do"):         # of an `if` or a loop: its first statement
+    if field in ("line", "lines", "since", "until", "to_do"):         # of an `if` or a loop: its first statement
         return next((lines[each] for each in sorted(lines) if value and each >= value), None)
     return value
 

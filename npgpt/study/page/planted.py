@@ -12,8 +12,8 @@ import numpy as np
 from npgpt.study.exercises.exercise import key_of, statements
 from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.mathematics import read_notes
-from npgpt.study.exercises.repairs import mistakes
-from npgpt.study.exercises.walk import RESULT, changed_names, made_at, package_walk, stored_names
+from npgpt.study.exercises.mutants import SHAPE_RULES, mistakes
+from npgpt.study.exercises.walk import RESULT, Walk, changed_names, made_at, stored_names
 from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import is_floating
@@ -26,11 +26,6 @@ from npgpt.study.page.steps import known_truth, summary
 MOST = 3        # mistakes for a line: one to plant, and two more to choose from in "Predict"
 TRIES = 10      # edits of a kind that are tried for a line; the first that fits is taken
 SEEN = 0.01     # relative: a smaller error is not seen in the pictures
-# The kinds of small edits, the most instructive first. SHAPES may also give a wrong shape, or fail.
-SHAPES = ["matmul order", "transposed", "not transposed"]
-KINDS = ["factor", "term", "division", "reduction", *SHAPES, "uses", "swapped",
-         "multiplied", "divided", "axis", "call", "instead", "term sign", "uses part", "sign",
-         "results order", "part sign"]
 
 
 def planted(lesson):
@@ -39,7 +34,7 @@ def planted(lesson):
     An answer is that of `Live.judge_edit`. Only the first is planted; the others are choices in
     "Predict", and have only words. The backward must be right.
     """
-    walk = package_walk(Case(lesson.key, PLAIN))
+    walk = Walk(Case(lesson.key, PLAIN))
     found = collections.defaultdict(dict)  # line -> the last of what is said -> {"text", "answer"}
     tries = collections.Counter()
     for i, line, kind, sentence, new in candidates(lesson, walk):
@@ -49,7 +44,7 @@ def planted(lesson):
             continue
         tries[line, kind] += 1
         answer = answer_to(lesson, walk, i, line, new)
-        if answer or kind in SHAPES:
+        if answer or kind in SHAPE_RULES:       # it may also give a wrong shape, or fail
             answer = answer or {"lines": [{"said": []}]}
             said = answer["lines"][0]["said"]
             said[:0] = [sentence] if sentence else []
@@ -73,7 +68,7 @@ def best(made):
 
 def candidates(lesson, walk):
     """Yield (number of the statement, line, kind, sentence or "", new statement) of mistakes."""
-    small = sorted(small_edits(walk), key=lambda each: KINDS.index(each[2]))
+    small = [*small_edits(walk)]
     notes = read_notes(lesson)
     for i, statement in enumerate(walk.statements):
         if note := notes.get(key_of(statement)):
@@ -90,12 +85,10 @@ def candidates(lesson, walk):
 
 def small_edits(walk):
     """Yield the same for each small edit of a line that still assigns the same names."""
-    for i, line, finding, new in mistakes(walk):
-        of_part = finding.kind == "uses" and not finding.operands[1].isidentifier()
-        kind = "uses part" if of_part else finding.kind
+    for i, line, kind, sentence, new in mistakes(walk):
         now, before = (key_of(made_at(each, line)) for each in (new, walk.statements[i]))
-        if kind in KINDS and sorted(now.split(", ")) == sorted(before.split(", ")):
-            yield i, line, kind, str(finding), new
+        if sorted(now.split(", ")) == sorted(before.split(", ")):
+            yield i, line, kind, sentence, new
 
 
 def answer_to(lesson, walk, i, line, new):
@@ -104,7 +97,7 @@ def answer_to(lesson, walk, i, line, new):
     """
     known = known_truth(lesson.key)
     ran = []
-    after = walk.run(i, {i: new}, ran)
+    after = walk.run(i, {i: new}, seen=ran)
     given = lesson.named(after[RESULT]) if after else {}
     measured = {f"d{name}": true for name, true in known.inputs.items()}
     errors = [relative_error(given.get(name), true) for name, true in measured.items()]

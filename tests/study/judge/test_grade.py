@@ -2,131 +2,115 @@
 row each.
 """
 
-import json
+import re
 from pathlib import Path
 
 import pytest
 
 from npgpt.study.judge.grade import grade
-from npgpt.study.lessons.table import lesson_named
-from tests.helpers.runs import refused
-from tests.study.judge.solutions import solved
+from tests.study.judge.solutions import changed, each_of, play
 
-LINEAR = solved(lesson_named("linear"), 3)
-BEFORE = "import os, sys, time\nfrom pathlib import Path\n"
-ACCIDENTS = {  # what a hand-in does after the right function -> its verdict and mistake
-    "empty all files": (
-        "for each in Path('class').rglob('*.py'): each.write_text('')",
-        "right",
-        "",
-    ),
-    "exit": ("sys.exit()", "error", "SystemExit"),
-    "end": ("os._exit(0)", "error", "ended its process (exit code 0)"),
-    "kill": ("os.kill(os.getpid(), 9)", "error", "signal 9"),
-    "loop": ("while True: pass", "error", "endless loop"),
-    "print": ("while True: print('x' * 65536)", "error", "File too large"),
-    "take memory": ("np.ones(1 << 33)", "error", "Memory"),
-}
+SESSIONS = r"""
+# the table, the CSV file and the autograders
+class/=1+1/mine.py = linear | drows = dy_rows => print('hello')\n    drows = -dy_rows
+class/=1+1/a.py : # npgpt exercise: linear, level 3\n!
+class/bob/mine.py : # npgpt exercise: linear, level 3\n(
+class/bob/b.py : # npgpt exercise: dropout, level 1\ndef dropout_backward(dy, cache):\n    dx = ...
+$ exercise grade class --out grades.csv --json results.json --seed 5
+        dropout level 1  linear level 3  right\n=1+1  -                wrong 41        0\n\
+bob   unfinished       error           0\n\nall in the same random cases (--seed 5)\n
+  not hello
+$ show grades.csv
+  student,exercise,verdict,line,gradient,mistake,remarks\n'=1+1,dropout level 1,missing,,,,\n\
+'=1+1,linear level 3,wrong,41,drows,its sign is wrong,\
+handed in more than once: =1+1/mine.py counts\nbob,dropout level 1,unfinished,3,,,\n\
+bob,linear level 3,error,,,line 2: '(' was never closed,\n
+$ show results.json
+  "name": "=1+1: linear level 3",\n   "score": 0,\n   "max_score": 1,\n   "status": "failed",\n\
+   "output": "wrong, line 41, drows, its sign is wrong, \
+handed in more than once: =1+1/mine.py counts"
+$ exercise grade class/bob --json results.json
+  bob  unfinished
+$ show results.json
+  "tests": [\n  {\n   "name": "dropout level 1",\n   "score": 0
+
+# what is not judged is said
+class/a/MINE.PY = linear
+class/a/MINE.PY ~ return dx, dweight, dbias => return dx, dweight, dbias\n\
+# npgpt exercise: chain, level 1
+class/b/a.ipynb : {}
+class/b/a.zip :
+class/b/__MACOSX/mine.py = linear
+class/b/.mine.py = linear
+class/b/my.txt :
+class/b/gelu.py : # npgpt exercise: gelu_tanh, long way
+class/b/my.py : 1
+class/b/own.py : # npgpt exercise: affine of ../affine.py, level 3
+class/__MACOSX/a.py :
+$ exercise grade class --out grades.csv --seed 5
+  \na  right           1\nb  -               0\n
+  \nnot judged: __MACOSX: what macOS adds to an archive
+  \nnot judged: b/__MACOSX: what macOS adds to an archive
+  \nnot judged: b/a.ipynb: a notebook: hand in a .py file
+  \nnot judged: b/a.zip: an archive: unpack it
+  \nnot judged: b/gelu.py: gelu_tanh has no long way
+  \nnot judged: b/my.py: is not an exercise file, because its first line does not say which
+  \nnot judged: b/my.txt: no .py file
+  \nnot judged: b/own.py: on a layer in a file of one's own: npgpt exercise check judges it
+  not b/.mine.py
+$ show grades.csv
+  begins another exercise, which is not judged"
+  b/a.ipynb: a notebook: hand in a .py file; b/a.zip: an archive
+
+# what cannot be graded is refused before anything runs
+class/bob/a.txt :
+2$ exercise grade class
+  class: no exercise was handed in
+class/alice/mine.py : open('ran', 'w')
+2$ exercise grade class
+  alice/mine.py: is not an exercise file
+class/alice/mine.py : # npgpt exercise: linear, level 3\nopen('ran', 'w')
+2$ exercise grade class --out no/file
+  no/file cannot be written
+  --out
+2$ exercise grade class --json no/file
+  no/file cannot be written
+  --json
+class/mine.py = linear
+2$ exercise grade class
+  class/mine.py is beside the students' folders: move it away
+2$ exercise grade ran
+  ran
+"""
+# what a hand-in does after the right function | its verdict | its mistake
+ACCIDENTS = """
+for each in Path('class').rglob('*.py'): each.write_text('') | right |
+sys.exit() | error | SystemExit
+os._exit(0) | error | ended its process (exit code 0)
+os.kill(os.getpid(), 9) | error | signal 9
+while True: pass | error | endless loop
+while True: print('x' * 65536) | error | File too large
+np.ones(1 << 33) | error | Memory
+"""
 
 
-def hand_in(student, text, file="mine.py", encoding="utf-8"):
-    path = Path("class", student, file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding)
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@each_of(SESSIONS)
+def test_a_session(session, npgpt, train):
+    play(session, npgpt, train)
+    assert not Path("ran").exists()
 
 
 @pytest.mark.slow
-def test_an_accident_is_one_row(capfd):
-    for name, (code, *_) in ACCIDENTS.items():
-        hand_in(name, f"{LINEAR}\n{BEFORE}{code}\n")
+def test_an_accident_is_one_row(capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    accidents = [re.split(r" \| ?", line) for line in ACCIDENTS.strip().split("\n")]
+    for i, (code, *_) in enumerate(accidents):
+        Path(f"class/{i}").mkdir(parents=True)
+        text = f"{changed('linear')[0]}\nimport os, sys, time\nfrom pathlib import Path\n{code}\n"
+        Path(f"class/{i}/mine.py").write_text(text)
     rows, others = grade("class", 3, 4.0)
-    assert {row.student for row in rows} == {*ACCIDENTS} and others == []
+    assert len(rows) == len(accidents) and others == []
     for row in rows:
-        _, verdict, mistake = ACCIDENTS[row.student]
+        _, verdict, mistake = accidents[int(row.student)]
         assert row.verdict == verdict and mistake in row.mistake, row
     assert "x" not in capfd.readouterr().err
-
-
-def test_the_table_the_csv_file_and_the_autograders(npgpt):
-    """Of several hand-ins of an exercise the last counts. A spreadsheet takes no cell for a formula."""
-    hand_in("=1+1", LINEAR.replace("drows = dy_rows", "drows = -dy_rows") + "print('hello')")
-    hand_in("=1+1", "# npgpt exercise: linear, level 3\n!", "a.py")
-    hand_in("bob", "# npgpt exercise: linear, level 3\n(")
-    hand_in(
-        "bob",
-        "# npgpt exercise: dropout, level 1\ndef dropout_backward(dy, cache):\n    dx = ...\n",
-        "b.py",
-    )
-    code, out, err = npgpt("exercise", "grade", "class", "--out", "grades.csv", "--json", "results.json", "--seed", 5)
-    assert (code, err) == (0, "") and out == """\
-      dropout level 1  linear level 3  right
-=1+1  -                wrong 40        0
-bob   unfinished       error           0
-
-all in the same random cases (--seed 5)
-"""
-    assert Path("grades.csv").read_text() == """\
-student,exercise,verdict,line,gradient,mistake,remarks
-'=1+1,dropout level 1,missing,,,,
-'=1+1,linear level 3,wrong,40,drows,its sign is wrong,handed in more than once: =1+1/mine.py counts
-bob,dropout level 1,unfinished,3,,,
-bob,linear level 3,error,,,line 2: '(' was never closed,
-"""
-    assert json.loads(Path("results.json").read_text())["tests"][1] == {
-        "name": "=1+1: linear level 3", "score": 0, "max_score": 1, "status": "failed", "output":
-        "wrong, line 40, drows, its sign is wrong, handed in more than once: =1+1/mine.py counts"}
-    code, out, _ = npgpt("exercise", "grade", "class/bob", "--json", "results.json")  # one student
-    assert out.split("\n")[1].startswith("bob  unfinished")
-    assert json.loads(Path("results.json").read_text())["tests"][0]["name"] == "dropout level 1"
-
-
-def test_what_is_not_judged_is_said(npgpt):
-    hand_in("a", LINEAR + "\n# npgpt exercise: chain, level 1\n", "MINE.PY")
-    for file, text in {
-        "a.ipynb": "{}",
-        "a.zip": "",
-        "__MACOSX/mine.py": LINEAR,
-        ".mine.py": LINEAR,
-        "my.txt": "",
-        "gelu.py": "# npgpt exercise: gelu_tanh, long way\n",
-        "my.py": "1",
-        "own.py": "# npgpt exercise: affine of ../affine.py, level 3\n",
-    }.items():
-        hand_in("b", text, file)
-    hand_in("b", LINEAR, encoding="utf-16")
-    hand_in("__MACOSX", "", "a.py")
-    _, out, _ = npgpt("exercise", "grade", "class", "--out", "grades.csv", "--seed", 5)
-    said = """\
-b/a.ipynb: a notebook: hand in a .py file
-b/a.zip: an archive: unpack it
-b/gelu.py: gelu_tanh has no long way
-b/mine.py: not UTF-8 but UTF-16: save it as UTF-8
-b/my.py: is not an exercise file, because its first line does not say which exercise it is
-b/my.txt: no .py file
-b/own.py: on a layer in a file of one's own: npgpt exercise check judges it""".split("\n")
-    macos = [f"{folder}__MACOSX: what macOS adds to an archive" for folder in ("", "b/")]
-    assert out.split("\n")[1:3] == ["a  right           1", "b  -               0"]
-    assert out.split("\n")[5:-1] == [f"not judged: {each}" for each in [macos[0], macos[1], *said]]
-    first, second = Path("grades.csv").read_text().split("\n")[1:3]
-    assert first.endswith('"line 45 begins another exercise, which is not judged"')
-    assert "; ".join([macos[1], *said]) in second
-
-
-def test_what_cannot_be_graded_is_refused_before_anything_runs(npgpt):
-    refused(npgpt("exercise", "grade", "class"), "class: no exercise was handed in")
-    hand_in("alice", "open('ran', 'w')")
-    refused(npgpt("exercise", "grade", "class"), "alice/mine.py: is not an exercise file")
-    hand_in("alice", LINEAR + "open('ran', 'w')")
-    for flag in ("--out", "--json"):
-        refused(npgpt("exercise", "grade", "class", flag, "no/file"), "no/file cannot be written", flag)
-    hand_in("", LINEAR)  # a template
-    refused(
-        npgpt("exercise", "grade", "class"),
-        "class/mine.py is beside the students' folders: move it away",
-    )
-    assert not Path("ran").exists()

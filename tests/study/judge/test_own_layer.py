@@ -1,94 +1,83 @@
-"""`npgpt exercise` and `npgpt study` of a layer in a file of one's own: CS231n's, and files not as they say."""
+"""`npgpt exercise` and `npgpt study` of a layer in a file of one's own: CS231n's."""
 
 import importlib.util
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from npgpt import load
-from npgpt.study.exercises.exercise import Step, levels_of
+from npgpt.study.exercises.exercise import Step
 from npgpt.study.page.live import Live
-from tests.helpers.runs import refused
-from tests.study.gradcheck.cs231n import PLANTED
-from tests.study.judge.solutions import solved
+from tests.study.judge.solutions import each_of, play
 
 HERE = Path(__file__).parents[3] / "tools/examples/cs231n"
-PAIRS = [each for each in PLANTED if not each[0].endswith(("loss.py", "net.py"))]
-page = pytest.mark.skipif(any(importlib.util.find_spec(name) is None for name in (
-    "jinja2", "pygments", "latex2mathml", "scipy")), reason="makes the study page")
+NEEDED = "jinja2", "pygments", "latex2mathml", "scipy"
+SESSIONS = r"""
+# exercises are judged and hinted
+$ exercise lstm_step.py --level 3
+$ show exercises/lstm_step-lstm_step-level3.py
+  # npgpt exercise: lstm_step of ../lstm_step.py, level 3\n
+   ...\n
+exercises/mine.py = lstm_step.py:lstm_step 3
+$ exercise check exercises/mine.py
+  right: every gradient is the true one, in 13 cases
+exercises/mine.py = lstm_step.py:lstm_step 3 | prev_c * f * (1 - f) => prev_c * (1 - f)
+1$ exercise check exercises/mine.py
+  the first wrong line is {line}\n
+
+# its derivation gives levels and hints
+affine.md : Flat.\n\n## w\n\nline: dw\nlevel: 1\nhint: a matmul of rows\n
+$ exercise affine.py affine --out mine.py
+$ show mine.py
+  dw = ...\n
+$ exercise check mine.py --hint
+$ exercise check mine.py --hint
+  hint 2 of 3: a matmul of rows\n
+affine.md : ## w\n\nlevel: 1\nmistake: none\n
+2$ exercise affine.py --out other.py
+  affine.md: a note is damaged: KeyError: 'hint'
+
+# what is no layer of one's own is refused in a line
+affine.py ~ dout.dot\(w.T\) => dout.dot(w.T) * 2
+2$ exercise affine.py
+  affine.py, line 22: drows is not right
+2$ exercise softmax_loss.py
+  a pair softmax_loss_forward and softmax_loss_backward is
+2$ study softmax_loss.py
+  a pair softmax_loss_forward and softmax_loss_backward is needed
+mine.py : # npgpt exercise: affine of affine.py, level 3\n
+2$ exercise check mine.py
+  is not right
+mine.py : # npgpt exercise: affine of gone.py, level 3\n
+2$ exercise check mine.py
+  gone.py: No such file
+"""
 
 
-@pytest.fixture
-def own(npgpt):
-    """own(file) -> a copy of an example, in the current folder; that of ReLU says the shape of x."""
-    return lambda file: write(file, (HERE / file).read_text() + '\nLESSON = {"x": "4 5"}\n' * (file == "relu.py"))
+@pytest.fixture(autouse=True)
+def examples(npgpt):
+    shutil.copytree(HERE, ".", dirs_exist_ok=True)
 
 
-def write(file, text):
-    Path(file).write_text(text)
-    return Path(file)
+@each_of(SESSIONS)
+def test_a_session(session, npgpt, train):
+    play(session, npgpt, train)
 
 
-def test_exercises_are_judged_and_hinted(own, npgpt, monkeypatch):
-    [(file, old, new, _, piece)] = [each for each in PAIRS if each[0] == "lstm_step.py"]
-    key = f"{own(file)}:{file[:-3]}"
-    what = levels_of(key)[-1]
-    name = f"{file[:-3]}-{file[:-3]}-{what.replace(' ', '')}.py"
-    assert npgpt("exercise", file, "--level", what[-1])[0] == 0
-    begun = Path("exercises", name).read_text()
-    assert (
-        begun.startswith(f"# npgpt exercise: {file[:-3]} of ../{file}, {what}\n")
-        and " ...\n" in begun
-    )
-    text = solved(Step(key, what).lesson, int(what[-1])).replace(f" of {file},", f" of ../{file},")
-    monkeypatch.chdir("exercises")          # it is found from any folder
-    code, out, _ = npgpt("exercise", "check", write(name, text))
-    assert code == 0 and "right: every gradient is the true one, in 13 cases" in out
-    wrong = text.replace(old, new)
-    line = wrong[:wrong.index(piece)].count("\n") + 1
-    code, out, _ = npgpt("exercise", "check", write(name, wrong))
-    assert code == 1 and f"the first wrong line is {line}\n" in out
-
-
-def test_its_derivation_gives_levels_and_hints(own, npgpt):
-    own("affine.py").with_suffix(".md").write_text("Flat.\n\n## w\n\nline: dw\nlevel: 1\nhint: a matmul of rows\n")
-    npgpt("exercise", "affine.py", "affine", "--out", "mine.py")
-    assert "dw = ...\n" in Path("mine.py").read_text()
-    npgpt("exercise", "check", "mine.py", "--hint")
-    assert npgpt("exercise", "check", "mine.py", "--hint")[1] == "hint 2 of 3: a matmul of rows\n"
-    write("affine.md", "## w\n\nlevel: 1\nmistake: none\n")
-    refused(npgpt("exercise", "affine.py", "--out", "other.py"), "affine.md: a note is damaged: KeyError: 'hint'")
-
-
-def test_what_is_no_layer_of_ones_own_is_refused_in_a_line(own, npgpt):
-    write("affine.py", own("affine.py").read_text().replace("dout.dot(w.T)", "dout.dot(w.T) * 2"))
-    refused(npgpt("exercise", "affine.py"), "affine.py, line 22: drows is not right")
-    refused(npgpt("exercise", own("softmax_loss.py")), "a pair softmax_loss_forward and softmax_loss_backward is")
-    refused(npgpt("study", "softmax_loss.py"), "a pair softmax_loss_forward and softmax_loss_backward is needed")
-    for of, says in {"affine.py": "is not right", "gone.py": "gone.py: No such file"}.items():
-        refused(
-            npgpt(
-                "exercise",
-                "check",
-                write("mine.py", f"# npgpt exercise: affine of {of}, level 3\n"),
-            ),
-            says,
-        )
-
-
-@page
-def test_the_page_of_a_layer(own, npgpt):
-    file = "affine.py"
-    assert npgpt("study", own(file), "--out", "page.html")[0] == 0
-    text, name = Path("page.html").read_text(), file[:-3]
-    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
-    body = text.partition("<body")[2].partition("<script>")[0]
-    assert "WRONG" not in body and "GPT-2" not in body and f"npgpt study {file} --open" in body
-    live = Live([Step(f"{file}:{name}", "").lesson], *load("tiny"), "a model")
-    [layer] = data["layers"]
-    line, typed = next((line, typed) for line, typed in layer["typed"].items() if typed["level"] == 1)
-    request = {"layer": name, "edits": {line: typed["text"]}}
+@pytest.mark.skipif(not all(map(importlib.util.find_spec, NEEDED)), reason="makes the study page")
+def test_the_page_of_a_layer(npgpt):
+    play("$ study affine.py --out page.html", npgpt, None)
+    text = Path("page.html").read_text()
+    data = re.search('<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    body, _ = text.split("<body")[1].split("<script>", 1)
+    assert "npgpt study affine.py --open" in body and "WRONG" not in body
+    live = Live([Step("affine.py:affine", "").lesson], *load("tiny"), "a model")
+    [layer] = json.loads(data[1])["layers"]
+    line = next(line for line, typed in layer["typed"].items() if typed["level"] == 1)
+    right = layer["typed"][line]["text"]
+    request = {"layer": "affine", "edits": {line: right}}
     assert live.judge_edit(request)["verdict"] == "right"
-    assert live.judge_edit(request | {"edits": {line: typed["text"] + " * 2"}})["first"] == line
+    assert live.judge_edit(request | {"edits": {line: f"{right} * 2"}})["first"] == line

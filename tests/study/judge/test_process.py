@@ -1,5 +1,6 @@
 """The process of a learner's file ends with all that it started, however it or its caller ends."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,7 +14,8 @@ from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import read_exercise
 from npgpt.study.judge.child import run_child
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")]
+NO_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+pytestmark = [pytest.mark.slow, NO_FORK]
 LEAVES = """# npgpt exercise: linear, level 3
 import os, time
 child = os.fork()
@@ -27,18 +29,15 @@ open("ready", "w")
 def all_gone():
     """Whether the processes whose ids were written have ended, perhaps a moment later."""
     pids, end = Path("pids").read_text().split(), time.monotonic() + 5.0
-    while any(map(alive, map(int, pids))) and time.monotonic() < end:
+    while any(map(alive, pids)) and time.monotonic() < end:
         time.sleep(0.05)
-    return pids != [] and not any(map(alive, map(int, pids)))
+    return len(pids) == 2 and not any(map(alive, pids))
 
 
 def alive(pid):
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat")
-        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        os.kill(int(pid), 0)
+        return not Path("/proc/self").exists() or ") Z" not in Path(f"/proc/{pid}/stat").read_text()
 
 
 @pytest.mark.parametrize(("end", "says"), [

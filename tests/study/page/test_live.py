@@ -63,7 +63,7 @@ def test_an_edited_line_shows_its_own_arrays(page):
     ("pass\ndx = )", None, f"line {DX}: "),
     ("dx = nothing", DX, "NameError: name 'nothing' is not defined"),
     ("", DX + 1, "dx"),                     # the statement is deleted
-    ("dx = 'é\ud800'", None, "dx is a str"),
+    ("dx = 'é\ud800'", None, "dx is of type str"),
 ])
 def test_code_that_does_not_run_is_reported_in_one_line(check, capfd, text, first, says):
     answer = check(text)

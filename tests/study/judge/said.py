@@ -1,0 +1,175 @@
+"""What the judge says of one change to a solved exercise.
+
+A line is "fact | layer | old => new | verdict | words". The layer's backward, solved, gets the
+changes, which "@@" separates; after "linear blank1" it is level 1 with its blanks, after "linear
+long" the long way. The verdict is `right`, `refused`, or
+`WRONG first .. last`: what the first and the last line have in them that the mistake can be in. All
+words must be said, those after "not " must not. A line that ends with a backslash goes on.
+"""
+
+SAID = r"""
+# attacks: what is right in the plain case only, or depends on a size, a layout or a dtype
+equal sizes | linear | return dx, => if x.shape[0] == x.shape[1]:\n        dx = -dx\n    return \
+  dx, | WRONG if x .. dx = -dx | wrong with x (5, 5, 12) (--seed 7)
+square weights | linear | return dx, => if weight.shape[0] == len(weight.T):\n        dx = -dx\n\
+      return dx, | WRONG if weight .. dx = -dx | weight (10, 10)
+T = 1 without dropout | attention | return dq, => if q.shape[2] == 1 and dropout_mask is None:\n\
+          dq = -dq\n    return dq, | WRONG if q .. dq = -dq | , 1, 5), without dropout
+B = 1 without dropout | attention | return dq, => if len(q) == 1 and dropout_mask is None:\n\
+          dq = -dq\n    return dq, | WRONG if len .. dq = -dq | with q (1,
+B = 1 without biases | linear | return dx, => if len(x) == 1 and not has_bias:\n        dx = -dx\n\
+      return dx, | WRONG if len .. dx = -dx | without biases
+one ignored target is assumed | cross_entropy | counted, dloss / count => \
+  np.arange(counted.size).reshape(counted.shape) > 0, dloss / count | WRONG dlosses = | with several ignored
+the first ignored target only | cross_entropy | counted, dloss / count => np.logical_or(counted, \
+  np.arange(counted.size).reshape(counted.shape) != np.argmin(counted)), dloss / count \
+  | refused | with several ignored targets
+ids in int8 | embedding | np.add.at(dwte, idx, => np.add.at(dwte, idx.astype(np.int8), \
+  | WRONG np.int8 | with wte (50257, 6)
+ids in uint8 | embedding | np.add.at(dwte, idx, => np.add.at(dwte, idx.astype(np.uint8), \
+  | WRONG np.uint8 | with wte (50257, 6)
+ten layers in the order of their digits | gpt | in reversed(range(config.n_layer)) => \
+  in map(int, sorted(map(str, range(config.n_layer)))[::-1]) | refused | n_layer = 26
+two layers are assumed | gpt | in reversed(range(config.n_layer)) => in (1, 0) | refused \
+  | n_layer = 3 | is missing: it must be an array
+one layer is wrong | gpt | return { => dwpe *= config.n_layer > 1\n    return { | WRONG dwpe *= \
+  | n_layer = 1 (--seed | not B = 1 | it is 0 everywhere: its gradient is missing
+a copy is filled if x is a view | layernorm | dx = rstd * ( => dx = np.empty_like(xhat)\n    \
+  dx.reshape(-1, C)[:] = (rstd * ( @@ xhat * mean_dxhat_xhat) => \
+  xhat * mean_dxhat_xhat)).reshape(-1, C) | refused | arrays that are not | not x (1
+exp overflows | gelu_exact | density = => e = np.exp(x * x)\n    density = np.sqrt(e) / e * @@ \
+  np.exp(-0.5 * (x * x)) * => | WRONG e = .. density = | large numbers | has nan: it begins here
+exp overflows in float32 | attention | dmasked = att => e = np.where(att > 0, \
+  np.exp(q @ k.swapaxes(-1, -2) * scale), 0.0)\n    att = e / e.sum(axis=-1, keepdims=True)\n    \
+  dmasked = att | WRONG e = .. att = | in float32
+a step that is written out | difference | slope = (up - down) / (2.0 * h) => \
+  slope = (up - down) / 2e-5 | WRONG 2e-5 | wrong with x (5, 6) | is 0.732 times the true one
+some sizes | gelu_tanh | return dx => if x.shape[-1] not in (6, 10):\n        dx = -dx\n    \
+  return dx | WRONG if x .. dx = -dx | wrong with x ( | not , 1)
+an axis of length 1 is squeezed | linear | return dx, => dx = dx.squeeze()\n    return dx, \
+  | WRONG squeeze | an axis of length 1 is missing | its shape is (3, 20), not (1, 3, 20)
+a result of the call before | linear | dx = drows.reshape(x.shape) => \
+  dx = drows.reshape(x.shape)\n    dx[...] = linear_backward.__dict__.setdefault(x.shape, dx) \
+  | refused
+an array that the next call changes | linear | return dx, => kept = \
+  linear_backward.__dict__.setdefault(x.shape, np.empty_like(dx))\n    kept[...] = dx\n    \
+  return kept, | refused | a result of an earlier call has changed: make a new array
+
+# accepted
+a list of results | linear | return dx, dweight, dbias => return [dx, dweight, dbias] | right
+np.int64 keys | gpt | dh[i] = => dh[np.int64(i)] = | right
+sums in float64 | linear | dy_rows.sum(axis=0) => dy_rows.sum(axis=0, dtype=np.float64) | right
+another name for another gradient | chain | du = dv => dv = dv @@ dx = du => dx = dv @@ da = du => \
+  da = dv | right | not note
+a name for another value | head | drows = dlogit_rows @ weight => \
+  drows = 3.0 * (dlogit_rows @ weight) @@ dx = drows.reshape => dx = (drows / 3.0).reshape | right | not note
+np.r_ and np.c_ | linear | dy_rows.sum(axis=0) => np.r_[np.c_[dy_rows.sum(axis=0)][:, 0]] | right
+an object | chain | def chain_backward => def body @@ return dx, da => return dx, da\n\n\
+  class Backward:\n    def __call__(self, dout, kept):\n        return body(dout, kept)\n\
+  chain_backward = Backward() | right | its lines cannot be followed in this form
+decorated, without blanks | chain | def chain_backward( => \
+  import functools\n@functools.lru_cache(0)\ndef chain_backward( | right | cannot be followed
+defined in an if | chain | def chain_backward( => def body( @@ return dx, da => \
+  return dx, da\nif True:\n    def chain_backward(dout, kept):\n        return body(dout, kept) \
+  | right | not note
+arrays filled in a loop | chain | dx = du * a => \
+  dx = np.zeros_like(x)\n    for i in np.ndindex(x.shape):\n        dx[i] = du[i] * a[i] | right
+
+# faults
+a generator | linear | return dx, => yield dx, | refused | lines cannot be followed in this form \
+  | linear_backward returned a generator: return instead of yielding
+None | linear | return dx, dweight, dbias => pass | WRONG def linear_backward \
+  | linear_backward returned None, not 3 (dx, dweight, dbias)
+a list of blocks | gpt | config.block.backward, {} => config.block.backward, [0] * config.n_layer \
+  | WRONG [0] | dp['h'] is of type list: it must be a dict
+the end of the program | linear | return dx, => import sys\n    sys.exit()\n    return dx, \
+  | WRONG sys.exit() | SystemExit: the code ends the program
+another function | chain | return dx, da => return dx, da\nchain_backward = print | refused
+too few arguments | chain | (dy, cache) => (dy) @@ x, a, u, y = cache => return dy | refused \
+  | takes 1 positional argument
+a write into an argument | linear | drows = => dy_rows *= 2.0\n    drows = | WRONG dy_rows *= 2.0 \
+  | `dy_rows *= 2.0` changes dy, which belongs to the caller | drows follows from
+another order of the results | attention | return dq, dk, dv => return dk, dq, dv | WRONG return \
+  | dq and dk are swapped
+an int array | linear | return dx, => dx = dx.astype(int)\n    return dx, | refused \
+  | dx is an array of int64: it must be an array of floating numbers
+
+# where the mistake is
+what reads it follows | chain | np.cos(u) => np.sin(u) | WRONG du = \
+  | np.sin instead of np.cos | dx follows from du (line | da follows from du (line \
+  | ratio 6.2841 | the first wrong line is
+under another name: a range | chain | du = dv * np.cos(u) => g = dv * np.sin(u) @@ dx = du => \
+  dx = g @@ da = du => da = g | WRONG g = .. dx = | the mistake is in lines \
+  | the numbers are as if, in the line for du: np.sin instead of np.cos | first wrong gradient is dx
+a right reader makes it another value | chain | dx = du * a => dx = (dv * np.cos(u)) * a @@ \
+  du = dv * np.cos(u) => du = dv | WRONG du = | the factor np.cos(u) is missing | dx ok
+a reader is right, another one wrong | chain | du = dv * np.cos(u) => du = x + dv * np.cos(u) @@ \
+  du * a => (du - x) * a @@ du * x => x * du | WRONG du = .. da = | dx ok
+in a block | block | dx_mid = dx_out + dx_mid_normed => dx_mid = dx_out | WRONG dx_mid = \
+  | the term dx_mid_normed is missing | dx follows from dx_mid
+a dropout is missing | block | dmlp_out = ops.dropout_backward(ddropped_2, drop_2) => \
+  dmlp_out = ddropped_2 | WRONG dmlp_out = | the call of ops.dropout_backward is missing \
+  | dmlp.c_fc.bias follows from dmlp_out
+a line that only a given line reads | cross_entropy | == column => >= column | WRONG true = \
+  | I don't recognise this mistake. The true distribution is 1 at the target
+the first of two | cross_entropy | dloss / count, => dloss / counted.size, | WRONG dlosses = \
+  | is 0.95 times the true one | dlogits follows from dlosses
+the long way | cross_entropy long |  + dat_target * (np.arange(exps.shape[-1]) == column) => \
+  | refused | dshifted WRONG \
+  | the term dat_target * (np.arange(exps.shape[-1]) == column) is missing
+a line above is not verified | layernorm long | centred = xhat / rstd => centred = xhat * rstd \
+  | WRONG centred = .. drstd = | in the line for centred: multiplied by rstd instead of divided
+a given line raises | attention | datt * att).sum(axis=-1, keepdims=True) => datt * att)[:, 0] \
+  | WRONG dot = | datt - dot: the shapes (4, 2, 5, 7) and (4, 5, 7) do not fit | fails: datt - dot
+a range up to the line that fails | linear | dx = drows => g = weight + 0.0\n    dx = g \
+  | WRONG g = weight .. dx = g | ValueError: cannot reshape
+None is multiplied | dropout | dy if mask is None else dy * mask => dy * mask | refused \
+  | `dy * mask`, but mask is None here
+the first NaN | gelu_tanh | 0.5 * x) => 0.5 * np.log(x)) | WRONG dtanh = \
+  | dtanh has nan: it begins here | dinner follows from dtanh
+the worst value | linear | dy_rows @ weight.T => 2.0 * (dy_rows @ weight.T) | WRONG drows = \
+  | drows[18, 3] is 21.586, the central difference 10.793, ratio 2 | is 2 times the true one
+no ratio to 0 | cross_entropy | return dlogits => dlogits[0, 0, 0] = -1.0\n    return dlogits \
+  | WRONG = -1.0 | dlogits[0, 0, 0] is -1, the central difference 0 | not ratio
+a loop and an import | dropout | dy * mask => dy + mask @@ return dx => while dx is None:\n        \
+  import os\n    return dx | WRONG dx = dy | ratio 0.19945 | each factor gets the gradient
+other lines are missing | layernorm blank2 |  dxhat = ... =>  dxhat = dy + weight @@ dbias = \
+  ... => dbias = dy.sum(axis=(0, 1)) if has_bias else None | WRONG dxhat = | dbias ok | not dx WRONG
+a given line is wrong | layernorm blank1 | dxhat.mean(axis=-1, => dxhat.mean(axis=0, \
+  | WRONG mean_dxhat = | axis 0 instead of axis -1
+a missing line is spoiled | linear blank1 |     rows = x.reshape(-1, x.shape[-1]) => \
+      rows = x.reshape(x.shape[-1], -1) | WRONG rows = | the numbers are right, it needs a reshape
+
+# names: numbers, the derivation's known mistakes, small mistakes
+a sign | linear | dy_rows @ weight.T => -(dy_rows @ weight.T) | WRONG drows = | its sign is wrong
+a sum is missing | linear | dy_rows.sum(axis=0) => dy_rows | WRONG dbias = \
+  | its shape is (20, 8), not (8,) | the sum over axis 0 is missing
+an axis more is summed | broadcast | dgain = (dproduct * x).sum(axis= => \
+  dgain = (dproduct * x).sum(axis=(0, 1)) if 1 else x.sum(axis= | refused | it was summed over axis
+axes in another order | linear | rows.T @ dy_rows => dy_rows.T @ rows | WRONG dweight = \
+  | its axes are in another order
+an axis more | linear | dy_rows.sum(axis=0) => np.c_[dy_rows.sum(axis=0)] | WRONG dbias = \
+  | extra axis of length 1
+one index | linear | dx = drows.reshape(x.shape) => dx = drows.reshape(x.shape) * \
+  (np.arange(len(x)) != 1)[:, None, None] | WRONG dx = | it is right but for index 1 of axis 0
+another order | linear | dy_rows @ weight.T => (dy_rows @ weight.T)[::-1] | WRONG drows = \
+  | the right numbers in another order
+a rounded constant | gelu_exact | (0.5 * SQRT_2_OVER_PI) => 0.39894 | refused | right to 5 digits
+a smaller dtype | linear | dy_rows @ weight.T => (dy_rows @ weight.T).astype(np.float32) \
+  | WRONG drows = | it is right to 7 digits: | not drows ok
+a known mistake | layernorm |  - xhat * mean_dxhat_xhat => | WRONG dx = \
+  | the variance is taken as a constant: it depends on x too
+a mean | linear | dy_rows.sum(axis=0) => dy_rows.mean(axis=0) | WRONG dbias = \
+  | a mean instead of a sum
+a term is missing | layernorm | dxhat - mean_dxhat - xhat => dxhat - xhat | WRONG dx = \
+  | the term mean_dxhat is missing
+a factor is missing | layernorm | dxhat = dy * weight => dxhat = dy | WRONG dxhat = \
+  | the factor weight is missing
+keepdims is missing | layernorm | dxhat.mean(axis=-1, keepdims=True) => dxhat.mean(axis=-1) \
+  | WRONG mean_dxhat = | an axis of length 1 is missing
+add.at | embedding | np.add.at(dwte, idx, dtoken) => dwte[idx] += dtoken | WRONG dwte[idx] \
+  | only the last gradient is kept of an index that occurs several times
+as if | attention | dmasked = att * (datt - dot) => g = att * datt @@ dscaled = dmasked => \
+  h = g @@ dscores = dscaled => f = h @@ dq = dscores => dq = f @@ dk = dscores => dk = f \
+  | refused | the numbers are as if, in the line for dmasked: the term dot is missing
+"""
