@@ -5,7 +5,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A mistake, or evidence of one: a key of `SENTENCES`, and what fills the sentence. lines: in the file."""
+    """A mistake, or evidence of one: a key of `SENTENCES`, and what fills the sentence. lines: in
+    the file.
+    """
 
     kind: str
     operands: list[str] = dataclasses.field(default_factory=list)
@@ -30,8 +32,8 @@ SENTENCES = {
     "summed over": "it was summed over axis {0} too",
     "sum missing": "the sum over axis {0} is missing",
     # other names of mistakes
-    "known": "{0}",             # a common one, of the derivation
-    "mistake": "{0}",           # a small one, of mutants.py
+    "known": "{0}",  # a common one, of the derivation
+    "mistake": "{0}",  # a small one, of mutants.py
     "as if": "the numbers are as if, in the line for {0}: {1}",
     "unknown": "I don't recognise this mistake",
     "rule": "I don't recognise this mistake. {0}",

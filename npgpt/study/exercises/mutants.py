@@ -1,7 +1,7 @@
 """The small mistakes that can be made in a statement of a backward.
 
-The page plants them. The judge compares a wrong gradient with what they give: equal numbers in all cases name the
-mistake, whatever the learner wrote.
+The page plants them. The judge compares a wrong gradient with what they give: equal numbers in all
+cases name the mistake, whatever the learner wrote.
 """
 
 import ast
@@ -10,7 +10,8 @@ import itertools
 from npgpt.study.exercises.walk import RESULT, stored_names
 from npgpt.study.gradcheck.trace import is_floating
 
-# What is right, what is written by mistake, and what to say of it, the most instructive first. A letter stands for any
+# What is right, what is written by mistake, and what to say of it, the most instructive first. A
+# letter stands for any
 # expression, f for the name of any function, and **r for other arguments.
 RULES = """
 a * b | a | the factor {b} is missing
@@ -53,13 +54,16 @@ a * (b - c) | a * b - c | brackets are missing: {a} * ({b} - {c})
 a * (b + c) | a * b + c | brackets are missing: {a} * ({b} + {c})
 a | -a | the sign of {a} is wrong
 """
+ALLOCATE = "np.zeros", "np.arange"
 NUMBERS = 0.5, 1.0, 2.0, 3.0        # often written for another one
 
 
 def mistakes(walk, numbers=None):
-    """Yield (number of the statement, line, kind, sentence, statement) of each small mistake in a `Walk`, from its end.
+    """Yield (number of the statement, line, kind, sentence, statement) of each small mistake in a
+    `Walk`, from its end.
 
-    numbers: of the statements, by default all but the first, which unpacks the cache. kind: the sentence without names.
+    numbers: of the statements, by default all but the first, which unpacks the cache. kind: the
+    sentence without names.
     """
     numbers = range(1, len(walk.statements)) if numbers is None else numbers
     for i in sorted(numbers, reverse=True):
@@ -68,22 +72,41 @@ def mistakes(walk, numbers=None):
             if isinstance(inner, ast.stmt):         # the innermost one last
                 lines |= dict.fromkeys(ast.walk(inner), inner.lineno)
         kinds = kinds_of(walk, walk.before[i], statement)
-        negated = {node.operand for node in lines if isinstance(node, ast.UnaryOp)}
-        nodes = [node for node in lines if getattr(node, "id", None) in {None, *kinds} and node not in negated]
+        left = {node.operand for node in lines if isinstance(node, ast.UnaryOp)}
+        for node in lines:      # other sizes could fill the memory
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ALLOCATE:
+                left |= {*ast.walk(node)}
+        nodes = [
+            node
+            for node in lines
+            if getattr(node, "id", None) in {None, *kinds} and node not in left
+        ]
         for node, new, kind, names in itertools.chain(
-                by_rules(nodes, RULES + SHAPE_RULES), by_names(nodes, kinds), by_rules(nodes, LAST_RULES),
-                superfluous(statement, kinds)):
-            said = {name: ast.unparse(each) if isinstance(each, ast.AST) else each for name, each in names.items()}
+            by_rules(nodes, RULES + SHAPE_RULES),
+            by_names(nodes, kinds),
+            by_rules(nodes, LAST_RULES),
+            superfluous(statement, kinds),
+        ):
+            said = {
+                name: ast.unparse(each) if isinstance(each, ast.AST) else each
+                for name, each in names.items()
+            }
             yield i, lines[node], kind, kind.format(**said), replaced(statement, node, new)
 
 
 def kinds_of(walk, names, statement):
-    """Return name -> kind of the variables so far, of those of the statement's loop, and of the module's numbers.
+    """Return name -> kind of the variables so far, of those of the statement's loop, and of the
+    module's numbers.
 
     The kind is "f" for floating numbers and arrays, else the dtype or type.
     """
-    kinds = {name: "f" if is_floating(value) or isinstance(value, float) else getattr(value, "dtype", type(value))
-             for name, value in names.items() if name not in walk.globals or isinstance(value, float)}
+    kinds = {
+        name: "f"
+        if is_floating(value) or isinstance(value, float)
+        else getattr(value, "dtype", type(value))
+        for name, value in names.items()
+        if name not in walk.globals or isinstance(value, float)
+    }
     if isinstance(statement, ast.For):
         kinds[statement.target.id] = int
     return kinds
@@ -108,7 +131,9 @@ def fits(node, old, names):
     match old:
         case ast.Name(letter) if len(letter) == 1:
             names[letter] = node
-            return isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), ast.Store)
+            return isinstance(node, ast.expr) and not isinstance(
+                getattr(node, "ctx", None), ast.Store
+            )
         case "f":
             names[old] = node
             return True
@@ -116,7 +141,9 @@ def fits(node, old, names):
             names["r"] = node[len(first):]
             return len(node) >= len(first) and fits(node[:len(first)], first, names)
         case list():
-            return len(old) == len(node) and all(fits(*each, names) for each in zip(node, old, strict=True))
+            return len(old) == len(node) and all(
+                fits(*each, names) for each in zip(node, old, strict=True)
+            )
         case ast.AST():
             return type(old) is type(node) and all(
                 fits(getattr(node, field), getattr(old, field), names) for field in old._fields)
@@ -142,7 +169,11 @@ def by_names(nodes, kinds):
     for node in nodes:
         match node:
             case ast.Name(name, ast.Load()):
-                others = [other for other, kind in kinds.items() if kind == kinds[name] and other not in (name, "_")]
+                others = [
+                    other
+                    for other, kind in kinds.items()
+                    if kind == kinds[name] and other not in (name, "_")
+                ]
             case ast.BinOp():
                 others = floating(kinds)
             case _:
@@ -150,7 +181,13 @@ def by_names(nodes, kinds):
         for other in others:
             yield node, expression(other), "uses {a} instead of {b}", {"a": other, "b": node}
         number = getattr(node, "value", None)
-        for other in NUMBERS if type(number) is float else (number + 1, number - 1) if type(number) is int else ():
+        for other in (
+            NUMBERS
+            if type(number) is float
+            else (number + 1, number - 1)
+            if type(number) is int
+            else ()
+        ):
             if other != number:
                 yield node, ast.Constant(other), "{a} instead of {b}", {"a": str(other), "b": node}
         for field in "args", "elts", "values":
@@ -166,7 +203,10 @@ def superfluous(statement, kinds):
     """Yield the same of factors and divisions that do not belong to what a statement assigns."""
     if isinstance(statement, ast.Assign) and RESULT not in stored_names(statement):
         value = statement.value
-        for operator, kind in ("*", "the factor {a} does not belong there"), ("/", "divided by {a} by mistake"):
+        for operator, kind in (
+            ("*", "the factor {a} does not belong there"),
+            ("/", "divided by {a} by mistake"),
+        ):
             for name in floating(kinds):
                 if ast.unparse(value) != name:      # not x / x
                     new = filled(expression(f"a {operator} b"), {"a": value, "b": expression(name)})

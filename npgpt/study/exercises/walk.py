@@ -1,4 +1,5 @@
-"""A backward of the package, statement by statement: what it returns if one of them has a mistake."""
+"""A backward of the package, statement by statement: what it returns if one of them has a mistake.
+"""
 
 import ast
 import copy
@@ -24,7 +25,9 @@ class Walk:
         self.lesson = lesson = lesson or case.lesson
         tree = backward_tree(lesson)
         body = tree.body[ast.get_docstring(tree) is not None:]
-        self.statements = [result_of(each) if isinstance(each, ast.Return) else each for each in body]
+        self.statements = [
+            result_of(each) if isinstance(each, ast.Return) else each for each in body
+        ]
         self.codes = [code_of(each) for each in self.statements]
         names = [each.arg for each in tree.args.args]
         outer = lesson.backward.__globals__

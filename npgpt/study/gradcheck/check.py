@@ -195,9 +195,13 @@ def checked(lesson, known=None, tolerance=TOLERANCE):
     for each in checks:
         if each.verdict == WRONG and each.forward_text != ARGUMENT and (
                 each.variable in verified or is_reshaped(each, record)):
-            each.verdict = UNNAMED          # the gradient of another value of v, as after `v /= n`
-    made = [Checked(f"d{each.variable}", each.backward_line, each.verdict, each.forward_text == ARGUMENT)
-            for each in checks]
+            each.verdict = UNNAMED  # the gradient of another value of v, as after `v /= n`
+    made = [
+        Checked(
+            f"d{each.variable}", each.backward_line, each.verdict, each.forward_text == ARGUMENT
+        )
+        for each in checks
+    ]
     there = lesson.inputs | forward.last
     suspects = Suspects(parsed(lesson.backward), spelling, made, there, backward.last)
     for each, one in zip(checks, made, strict=True):

@@ -24,7 +24,7 @@ EXACT = 1e-9        # relative error of a right result: any order of the operati
 SINGLE = 1e-4       # the same in float32, or this many times the package's own:
 MORE = 100
 NOISE = 1000        # times the rounding of the largest result
-MOST = 10000        # numbers of an array whose gradient is measured
+MOST = 10**7        # numbers that are computed to measure the gradient of one intermediate
 
 class Case:
     """The arguments of a backward in one case, and the true gradients of all inputs, `results` {"dx": array}.
@@ -59,10 +59,14 @@ class Case:
     def tolerance(self, name):
         """Return the relative error that a result may have.
 
-        In float32 it is some more than the package's own. If the result is small beside the others, it is mostly
-        rounding.
+        In float32 it is some more than the package's own. If the result is small beside the others,
+        it is mostly rounding.
         """
-        sizes = {each: np.abs(value).max(initial=0.0) for each, value in self.results.items() if value is not None}
+        sizes = {
+            each: np.abs(value).max(initial=0.0)
+            for each, value in self.results.items()
+            if value is not None
+        }
         noise = np.finfo(self.results[name].dtype).eps * max(sizes.values()) / (sizes[name] or 1.0)
         if not self.setting.single:
             return max(EXACT, NOISE * noise)
@@ -91,6 +95,7 @@ class Case:
         variables = traced_forward(self.lesson)[2]
         backward = Recorded(self.backward)
         self.lesson.apply(backward.function, self.arguments())
+        numbers = sum(each.value.size for each in variables)
         of_variables = {f"d{each.name}" for each in variables if not each.constant}
         of_inputs = {each for name in self.inputs for each in gradient_names(name)}
         gradients = {}
@@ -101,7 +106,7 @@ class Case:
                 kind = gradients if each.name in of_variables | of_inputs else helpers
                 kind.setdefault(each.name, []).append(each.value)
         for each in variables:
-            if each.name in self.lesson.skipped and each.value.size < MOST:
+            if each.name in self.lesson.skipped and each.value.size * numbers < MOST:
                 with np.errstate(invalid="ignore"):         # the variance of one channel is 0, and a step below is NaN
                     measured = intermediate_gradient(self.lesson, each, self.dy)
                 if np.isfinite(measured).all():
@@ -119,7 +124,9 @@ class Case:
 
     @functools.cached_property
     def known(self):
-        """Return name -> value of the forward's arguments and variables, number -> value of its cache."""
+        """Return name -> value of the forward's arguments and variables, number -> value of its
+        cache.
+        """
         forward = Recorded(self.forward)
         self.lesson.run_forward(self.inputs, forward.function)
         cache = enumerate(self.cache) if isinstance(self.cache, tuple) else ()

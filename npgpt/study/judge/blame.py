@@ -1,4 +1,5 @@
-"""Where the first mistake of a wrong backward is: its line or a range of lines, and what shows it."""
+"""Where the first mistake of a wrong backward is: its line or a range of lines, and what shows it.
+"""
 
 import ast
 import dataclasses
@@ -24,9 +25,13 @@ class Blame:
     """The explanation of a wrong `Judgement`. given: the lines that are the package's."""
 
     def __init__(self, judgement):
-        self.judgement, self.case, self.lesson = judgement, judgement.case, judgement.solution.lesson
+        self.judgement, self.case, self.lesson = (
+            judgement,
+            judgement.case,
+            judgement.solution.lesson,
+        )
         self.given, self.suspects, self.statements = {*judgement.to_do}, None, []
-        self.others = {}        # line of a loop or condition that the package does not have -> all its lines
+        self.others = {}  # line of a loop or condition that the package does not have -> all its lines
         if judgement.source:
             package = {*map(ast.unparse, statements(backward_tree(self.lesson)))}
             self.statements = statements(judgement.solution.tree)
@@ -37,12 +42,22 @@ class Blame:
                     self.others[node.lineno] = {*range(node.lineno, node.end_lineno + 1)}
                     self.given -= self.others[node.lineno]
             made = [*map(self.checked, judgement.lines), *self.helpers()]
-            self.suspects = Suspects(judgement.solution.tree, judgement.spelling, made, self.case.known,
-                                     judgement.outcome.last)
+            self.suspects = Suspects(
+                judgement.solution.tree,
+                judgement.spelling,
+                made,
+                self.case.known,
+                judgement.outcome.last,
+            )
 
     def checked(self, line):
-        is_input = not line.name or any(line.name in gradient_names(each) for each in self.case.inputs)
-        is_right = line.verdict == OK and compared(*self.judgement.values[line.name, line.line], NEAR) == OK
+        is_input = not line.name or any(
+            line.name in gradient_names(each) for each in self.case.inputs
+        )
+        is_right = (
+            line.verdict == OK
+            and compared(*self.judgement.values[line.name, line.line], NEAR) == OK
+        )
         return Checked(line.name, line.line, OK if is_right else WRONG, is_input)
 
     def helpers(self):
@@ -68,7 +83,11 @@ class Blame:
         if first.since and (found := NameSearch(self.judgement, others).found(first, self.given)):
             if found[0] in (None, first.line) and first.name:
                 first.mistakes = [found[2]]
-                first.until = self.judgement.last_return if found[2].operands[:1] == ["return"] else first.until
+                first.until = (
+                    self.judgement.last_return
+                    if found[2].operands[:1] == ["return"]
+                    else first.until
+                )
             else:
                 first = self.placed(Line(found[1], found[0], WRONG, [found[2]]), [])
                 lines = self.blamed([first])
@@ -82,11 +101,14 @@ class Blame:
         return lines, key
 
     def blamed(self, causes):
-        """Return all lines; a wrong one follows from one of the causes, which are known, or is another one.
+        """Return all lines; a wrong one follows from one of the causes, which are known, or is
+        another one.
 
         A line of the package's is not to blame if it reads what another line has made.
         """
-        self.own = {each.line: {each.line} for each in causes}      # line -> those that its mistake can be in
+        self.own = {
+            each.line: {each.line} for each in causes
+        }  # line -> those that its mistake can be in
         causes, lines = [*causes], [each for each in self.judgement.lines if each.verdict == OK]
         wrong = [each for each in self.judgement.lines if each.verdict == WRONG]
         for line in [*self.judgement.faults, *sorted(wrong, key=lambda each: each.line or 0)]:
@@ -100,7 +122,9 @@ class Blame:
         return [*causes, *(each for each in lines if (each.name, each.line) not in places)]
 
     def placed(self, each, causes):
-        """Return a wrong line with the lines that its mistake can be in, or with what it follows from."""
+        """Return a wrong line with the lines that its mistake can be in, or with what it follows
+        from.
+        """
         is_raised = not each.name and each.evidence[0].kind == "raised"
         if not self.suspects or each.line is None or not each.name and not is_raised:
             return each
@@ -111,7 +135,11 @@ class Blame:
             # a write to an argument may explain everything
             is_write = bool(cause.evidence) and cause.evidence[0].kind == "writes"
             shares = not (own - {each.line}).isdisjoint(self.own.get(cause.line, ()))
-            if cause.line and cause.line != each.line and (is_write or shares or cause.line in found):
+            if (
+                cause.line
+                and cause.line != each.line
+                and (is_write or shares or cause.line in found)
+            ):
                 kind = "follows" if is_write or cause.line in found else "shares"
                 follows = Finding(kind, [cause.name or "the mistake"], [cause.line])
                 return Line(each.name, each.line, FOLLOWS, [follows])
@@ -129,11 +157,17 @@ class Blame:
         """Return the key of the package's line that a wrong line stands for, or ""."""
         keys = [key_of(each) for each in statements(backward_tree(self.lesson))]
         mine = [key_of(each) for each in self.statements if each.lineno == first.line]
-        same = [key for key in keys if {first.name, *gradient_names(first.name[1:])} & {*key.split(", ")}]
+        same = [
+            key
+            for key in keys
+            if {first.name, *gradient_names(first.name[1:])} & {*key.split(", ")}
+        ]
         return next((key for key in [*mine, *same] if key in keys), "")
 
     def shown(self, line, judged):
-        """Return a wrong line with what shows its mistake, and what the numbers prove. judged: as it was at first."""
+        """Return a wrong line with what shows its mistake, and what the numbers prove. judged: as
+        it was at first.
+        """
         value, true = self.judgement.values.get((judged.name, judged.line), (None, None))
         if not judged.name:
             return self.with_clash(line, judged)
@@ -150,9 +184,13 @@ class Blame:
         return dataclasses.replace(line, evidence=found, mistakes=[mistake] * bool(self.suspects))
 
     def with_clash(self, line, judged):
-        """Return an error with the shapes that do not fit, and the line that fails if that is another one."""
+        """Return an error with the shapes that do not fit, and the line that fails if that is
+        another one.
+        """
         names, what = self.judgement.outcome.names, judged.evidence
-        raising = [each for each in self.statements if each.lineno <= (judged.line or 0) <= each.end_lineno]
+        raising = [
+            each for each in self.statements if each.lineno <= (judged.line or 0) <= each.end_lineno
+        ]
         if names and raising and (found := clash(raising[0], names)):
             what = [found]
         if line.line != judged.line:
@@ -166,19 +204,27 @@ class Blame:
         found = [each for each in traced_forward(self.case.lesson)[2] if each.name == name[1:]]
         if self.case.setting.single or name not in self.case.results and len(found) != 1:
             return Finding("worst of several", [place, *distinct(given[at], true[at])])
-        measure, what = (input_gradient, name[1:]) if name in self.case.results else (intermediate_gradient, found[0])
+        measure, what = (
+            (input_gradient, name[1:])
+            if name in self.case.results
+            else (intermediate_gradient, found[0])
+        )
         difference = float(measure(self.case.lesson, what, self.case.dy, at))
         is_seen = abs(difference) > CLOSE * np.abs(true).max()
         ratio = f", ratio {distinct(given[at] / difference, 1.0)[0]}" if is_seen else ""
         return Finding("worst", [place, *distinct(given[at], difference), ratio])
 
     def not_finite(self):
-        """Return a `Finding` on the first NaN, or infinity in a gradient (a mask may hold -inf); or None."""
+        """Return a `Finding` on the first NaN, or infinity in a gradient (a mask may hold -inf); or
+        None.
+        """
         known = self.case.gradients | self.case.helpers
         for each in self.judgement.record:
             bad = np.isnan(each.value) if each.name not in known else ~np.isfinite(each.value)
             if bad.any() and each.line != self.judgement.source.first:
-                return Finding("begins", [f"line {each.line}: {each.name}", f"{each.value[bad].flat[0]}"])
+                return Finding(
+                    "begins", [f"line {each.line}: {each.name}", f"{each.value[bad].flat[0]}"]
+                )
         return None
 
 

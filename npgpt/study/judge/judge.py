@@ -44,15 +44,25 @@ def verdict(known, solution, seed):
     wrong = next((i for i, each in enumerate(judgements) if not each.sound), None)
     report = judgements[wrong or 0].report()
     if report.right:
-        kept = all(contents(each.outcome.result) == contents(each.outcome.value) for each in judgements)
+        kept = all(
+            contents(each.outcome.result) == contents(each.outcome.value) for each in judgements
+        )
         # the same arrays with other numbers, as weights are after a step of training
-        again = Judgement(solution, known[-1 if len(known) < 2 else 1], traced=False, into=first.outcome.arguments)
-        report = report if kept and again.sound else report.with_error("again" if kept else "kept", first)
+        again = Judgement(
+            solution, known[-1 if len(known) < 2 else 1], traced=False, into=first.outcome.arguments
+        )
+        report = (
+            report
+            if kept and again.sound
+            else report.with_error("again" if kept else "kept", first)
+        )
     return wrong, dataclasses.replace(report, record=first.record, seed=seed, count=len(known))
 
 
 def explained(solution, known, i, report):
-    """Return the `Report` with the mistake in words, from another run in known[i], where it may be right now."""
+    """Return the `Report` with the mistake in words, from another run in known[i], where it may be
+    right now.
+    """
     def fails(setting):
         return not Judgement(solution, Case(name, setting)).sound
 
@@ -65,7 +75,8 @@ def explained(solution, known, i, report):
 
 
 class Judgement:
-    """A `Solution` in one `Case`: runs it (see `run_case`), and compares its `Outcome` with the truth.
+    """A `Solution` in one `Case`: runs it (see `run_case`), and compares its `Outcome` with the
+    truth.
 
     record: the assignments of its lines
     results: {"dx": array}, empty if they do not have the right form
@@ -102,7 +113,11 @@ class Judgement:
     @property
     def sound(self):
         """Whether nothing is wrong so far."""
-        return self.decided or not self.faults and not any(line.verdict == WRONG for line in self.lines)
+        return (
+            self.decided
+            or not self.faults
+            and not any(line.verdict == WRONG for line in self.lines)
+        )
 
     def write_fault(self):
         """Return the `Line` that first changes an argument."""
@@ -113,7 +128,9 @@ class Judgement:
         return Line("", line, WRONG, [], [Finding("writes", [text, argument])])
 
     def result_faults(self, result):
-        """Return a `Line` if a result does not have the right form: how many gradients there are, of which types."""
+        """Return a `Line` if a result does not have the right form: how many gradients there are,
+        of which types.
+        """
         lesson, true, is_tuple = self.lesson, self.case.results, isinstance(result, tuple)
         names = [f"d{name}" for name in lesson.results] + ["dp"] * lesson.is_composite
         number = len(result) if is_tuple else 1
@@ -121,7 +138,11 @@ class Judgement:
                                   or isinstance(result, tuple | list) and len(result) == len(names))
         if result is None or not fits and (is_tuple != (len(names) > 1) or number != len(names)):
             called = getattr(self.solution.function, "__name__", lesson.backward.__name__)
-            what = f"{number} results" if is_tuple else kind_of(result).replace("of type", "a result of type")
+            what = (
+                f"{number} results"
+                if is_tuple
+                else kind_of(result).replace("of type", "a result of type")
+            )
             found = Finding("results", [called, what, f"{len(names)} ({', '.join(names)})"])
             return [Line("", self.last_return, WRONG, [], [found])]
         tree = result[-1] if is_tuple else result
@@ -135,7 +156,9 @@ class Judgement:
                 wanted = "a dict" if is_part else "left out, there is no such parameter"
             elif true[name] is None:
                 wanted = "None"
-            if name not in true or (value is not None if true[name] is None else not is_floating(value)):
+            if name not in true or (
+                value is not None if true[name] is None else not is_floating(value)
+            ):
                 kind = kind_of(value) if name in named else "missing"
                 said = f"dp[{name[1:]!r}]" if wanted == "a dict" and name != "dp" else name
                 at = self.last_return if name == "dp" else self.line_of(name)
@@ -147,12 +170,21 @@ class Judgement:
         if not self.source:
             return None
         names = gradient_names(name[1:])
-        made = [each.first for each in self.source.statements if not {*names}.isdisjoint(each.targets)]
-        was_array = any(each.name in names for each in self.record) and self.case.results.get(name) is not None
-        return tree_line(self.source, name[1:]) or (self.last_return if was_array or not made else made[-1])
+        made = [
+            each.first for each in self.source.statements if not {*names}.isdisjoint(each.targets)
+        ]
+        was_array = (
+            any(each.name in names for each in self.record)
+            and self.case.results.get(name) is not None
+        )
+        return tree_line(self.source, name[1:]) or (
+            self.last_return if was_array or not made else made[-1]
+        )
 
     def report(self, others=None):
-        """Return the `Report` of this case. others: cases in which the first mistake is looked for, and named."""
+        """Return the `Report` of this case. others: cases in which the first mistake is looked for,
+        and named.
+        """
         lines, key, notes = [*self.faults, *self.lines], "", [] if self.source else [NO_LINES]
         if self.decided:         # other names for other values are no mistake
             lines = [line for line in lines if line.verdict == OK]
@@ -206,9 +238,17 @@ class Judgement:
             for true in values:
                 found = next((i for i in range(at, len(made)) if same(made[i].value, true)), None)
                 if found is None and at == len(made) and not self.finished:
-                    break               # it did not get so far
-                each = made[found if found is not None else min(at, len(made) - 1) if len(values) > 1 else -1]
-                verdict = OK if found is not None else OTHER if self.is_another(each.value) else WRONG
+                    break  # it did not get so far
+                each = made[
+                    found
+                    if found is not None
+                    else min(at, len(made) - 1)
+                    if len(values) > 1
+                    else -1
+                ]
+                verdict = (
+                    OK if found is not None else OTHER if self.is_another(each.value) else WRONG
+                )
                 lines.append(self.compare(name, each.line, each.value, true, verdict))
                 if found is None:
                     break
@@ -216,7 +256,9 @@ class Judgement:
         return lines
 
     def is_another(self, given):
-        """Return whether a value is the true gradient of a variable: under another name it is no mistake."""
+        """Return whether a value is the true gradient of a variable: under another name it is no
+        mistake.
+        """
         true = [value for values in self.case.gradients.values() for value in values] + [
             value for value in self.case.results.values() if value is not None]
         return any(same(given, value) for value in true if np.size(value) > 1)
@@ -234,4 +276,8 @@ def kind_of(value):
     if value is None or isinstance(value, np.ndarray):
         return "None" if value is None else f"an array of {value.dtype}"
     name = (value if isinstance(value, type) else type(value)).__name__
-    return "a generator: return instead of yielding" if name == "generator" else f"of type {one_line(name, 80)}"
+    return (
+        "a generator: return instead of yielding"
+        if name == "generator"
+        else f"of type {one_line(name, 80)}"
+    )

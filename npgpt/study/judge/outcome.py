@@ -56,8 +56,8 @@ class Outcome:
 class Solution:
     """A learner's backward.
 
-    tree: of its `def`, or None if its lines cannot be followed; to_do: the lines of `...`; lesson: with the backward
-    that the exercise is about.
+    tree: of its `def`, or None if its lines cannot be followed; to_do: the lines of `...`; lesson:
+    with the backward that the exercise is about.
     """
 
     function: object
@@ -128,7 +128,7 @@ def fill_blanks(tree, function, lesson):
     for blank in left:
         answer = answers.get(key_of(blank))
         if answer is None and isinstance(blank, ast.Expr) and len(mine) > 2:
-            answer = next(iter(calls), None)                # a bare `...`: the line that assigns nothing
+            answer = next(iter(calls), None)  # a bare `...`: the line that assigns nothing
         answer = copy.deepcopy(answer) or ast.parse("__unfinished__").body[0]
         for node in ast.walk(answer):       # they stand on the lines of the blank
             if hasattr(node, "lineno"):
@@ -142,8 +142,8 @@ def fill_blanks(tree, function, lesson):
 def run_case(solution, case, traced=False, shown=False, into=None):
     """Return the `Outcome` of a solution in a `Case`.
 
-    traced: record its assignments; shown: show what it prints; into: arguments of another call, whose arrays get
-    the numbers of this one.
+    traced: record its assignments; shown: show what it prints; into: arguments of another call,
+    whose arrays get the numbers of this one.
     """
     arguments = written_into(into, tuple(case.arguments()))
     before, value, result, raised, line, finished = contents(arguments), None, None, None, None, True
@@ -175,15 +175,31 @@ def run_case(solution, case, traced=False, shown=False, into=None):
             raised = describe(error) if finished else None
             names = names_at(error, solution.file)
     changed = contents(arguments) != before
-    return Outcome(arguments if shown else None, value, result, raised, line, changed, written[0] if written else None,
-                   record[:LONGEST], finished, last, names)
+    return Outcome(
+        arguments if shown else None,
+        value,
+        result,
+        raised,
+        line,
+        changed,
+        written[0] if written else None,
+        record[:LONGEST],
+        finished,
+        last,
+        names,
+    )
 
 
 def written_into(old, new):
-    """Return new arguments in the arrays of old ones, as far as they have the same shape and dtype."""
+    """Return new arguments in the arrays of old ones, as far as they have the same shape and dtype.
+    """
     if isinstance(new, tuple) and isinstance(old, tuple) and type(old) is tuple is type(new):
         return tuple(map(written_into, old, new))
-    if isinstance(new, np.ndarray) and isinstance(old, np.ndarray) and (old.shape, old.dtype) == (new.shape, new.dtype):
+    if (
+        isinstance(new, np.ndarray)
+        and isinstance(old, np.ndarray)
+        and (old.shape, old.dtype) == (new.shape, new.dtype)
+    ):
         old[...] = new
         return old
     return new
@@ -191,7 +207,11 @@ def written_into(old, new):
 
 def names_at(error, file):
     """Return all that the innermost line of a file could read when an exception passed it."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+    frames = [
+        frame
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename == file
+    ]
     return frames[-1].f_globals | frames[-1].f_locals if frames else {}
 
 

@@ -10,7 +10,8 @@ from npgpt.study.gradcheck.verdicts import FOLLOWS, OK, WRONG
 
 @dataclasses.dataclass
 class Line:
-    """The check of a gradient, "dx", at a line of the learner's file (or None); without a name, an error.
+    """The check of a gradient, "dx", at a line of the learner's file (or None); without a name, an
+    error.
 
     evidence: what shows the mistakes
     since, until: the lines that the mistake of a wrong gradient can be in
@@ -73,7 +74,9 @@ class Report:
     def range(self) -> tuple[int, int] | None:
         """The first and the last of the lines that the first mistake can be in, or None."""
         first = self.wrong[0] if self.wrong else None
-        return (first.since or first.line, first.until or first.line) if first and first.line else None
+        return (
+            (first.since or first.line, first.until or first.line) if first and first.line else None
+        )
 
     @property
     def is_measured(self) -> bool:
@@ -122,7 +125,11 @@ def hunt_text(report, title):
     """Say of a bug hunt which results are wrong, but not in which line."""
     if report.right:
         return f"{title}: fixed; every gradient is right"
-    names = [line.name for line in report.lines if line.verdict not in ("", OK) and line.name in report.results]
+    names = [
+        line.name
+        for line in report.lines
+        if line.verdict not in ("", OK) and line.name in report.results
+    ]
     wrong = ", ".join(names) or "an intermediate, but no result"
     return "\n".join([f"{title}: the bug is still there{in_case(report)}; wrong: {wrong}",
                       *(f"  {each.evidence[0]}" for each in report.wrong if not each.name)])

@@ -1,7 +1,9 @@
-"""The random settings in which a backward is judged, new ones for each check; and simpler ones, to show a mistake.
+"""The random settings in which a backward is judged, new ones for each check; and simpler ones, to
+show a mistake.
 
-A fixed list of cases would accept a solution that is right only for some sizes, layers, rates or switches. Random ones
-have holes, too: sizes that are equal, or 1, large numbers, views and float32 are what real data have.
+A fixed list of cases would accept a solution that is right only for some sizes, layers, rates or
+switches. Random ones have holes, too: sizes that are equal, or 1, large numbers, views and float32
+are what real data have.
 """
 
 import dataclasses
@@ -22,18 +24,37 @@ EQUAL = ["BT", "TS", "CT", "CV", "CF", "DH"]        # two sizes that are equal i
 SQUARES = Sizes(4, 4, 4, 2, 4, 4, 4, 4), Sizes(2, 2, 4, 2, 4, 2, 4, 2)      # of many equal sizes
 # More tokens (where they are looked up, GPT-2's 50257; nobody's Jacobian could hold these); more
 # layers than it has; a width that tiles divide; zeros. LONG: more positions than int8 counts.
-RARE = [{"V": 700}, {"n_layer": 26}, {"C": 64, "H": 4}, {"zeros": "rows"}, {"zeros": "last"}]
+RARE = [{"V": 700}, {"n_layer": 26}, {"C": 128, "H": 4}, {"zeros": "rows"}, {"zeros": "last"}]
 LONG = {"B": 4, "T": 140, "P": 150, "S": 145, "V": 2}
-OPTIONS = [{"scale_attn_weights": False}, {"scale_attn_by_inverse_layer_idx": True}, {"qkv_bias": False},
-           {"mlp_bias": False}, {"attn_pdrop": 0.0}, {"resid_pdrop": 0.0, "mlp_pdrop": 0.5}, {"embd_pdrop": 0.0},
-           {"mlp_pdrop": 0.0}, {"attn_pdrop": 0.0, "resid_pdrop": 0.0}]
-OPTIONS_OFF = [{"qkv_bias": True}, {"mlp_bias": True}, *OPTIONS[:2], *[{}] * 5]         # with every switch off
+OPTIONS = [
+    {"scale_attn_weights": False},
+    {"scale_attn_by_inverse_layer_idx": True},
+    {"qkv_bias": False},
+    {"mlp_bias": False},
+    {"attn_pdrop": 0.0},
+    {"resid_pdrop": 0.0, "mlp_pdrop": 0.5},
+    {"embd_pdrop": 0.0},
+    {"mlp_pdrop": 0.0},
+    {"attn_pdrop": 0.0, "resid_pdrop": 0.0},
+]
+OPTIONS_OFF = [
+    {"qkv_bias": True},
+    {"mlp_bias": True},
+    *OPTIONS[:2],
+    *[{}] * 5,
+]  # with every switch off
 UPSTREAM = 1.0, 1e-20, 1.0, 1e5
-# Large numbers: scores around 50, spread ones, and in float32 ones with which exp may overflow; and small numbers.
-LARGE = ({"offset": 6.0, "spread": 0.5}, {"spread": 200.0, "scale": 2.5e-5},
-         {"offset": 12.0, "spread": 0.5, "single": True}, {"spread": 10.0, "scale": 0.01, "single": True},
-         {"spread": 1.0, "single": True}, {"spread": 1e-4, "eps": 1e-12})
-CASES = 1 + 2**DEALT + 2 * len(ONES) + len(SQUARES) + 1 + len(LARGE)    # in addition to the plain one
+# Large numbers: scores around 50, spread ones, and in float32 ones with which exp may overflow; and
+# small numbers.
+LARGE = (
+    {"offset": 6.0, "spread": 0.5},
+    {"spread": 200.0, "scale": 2.5e-5},
+    {"offset": 12.0, "spread": 0.5, "single": True},
+    {"spread": 10.0, "scale": 0.01, "single": True},
+    {"spread": 1.0, "single": True},
+    {"spread": 1e-4, "eps": 1e-12},
+)
+CASES = 1 + 2**DEALT + 2 * len(ONES) + len(SQUARES) + 1 + len(LARGE)  # in addition to the plain one
 MORE = 36           # tokens, if none repeats: B T is at most 35
 OWN = 12                                            # the same for a pair of one's own
 OF_RANGE = {"p": (0.05, 0.8), "eps": (1e-5, 0.5), "scale": (0.2, 2.0), "step": (0.5e-5, 1.5e-5), "spread": (0.3, 2.0)}
@@ -46,15 +67,26 @@ def random_settings(lesson, seed):
         others = [Setting(seed=rng.randrange(1, 1 << 30)) for _ in range(OWN)]
         return [PLAIN, *(each for each in others if runs(lesson.at(each)))]
     off = frozenset({"causal"} & {*lesson.switches})
-    settings = [PLAIN, dataclasses.replace(PLAIN, seed=rng.randrange(1, 1 << 30), ignored="any", off=off)]
+    settings = [
+        PLAIN,
+        dataclasses.replace(PLAIN, seed=rng.randrange(1, 1 << 30), ignored="any", off=off),
+    ]
 
     def add(sizes, off=(), **fields):
         i = len(settings)
         numbers = {field: rng.uniform(*limits) for field, limits in OF_RANGE.items()}
-        drawn = {"n_layer": 1 + i % 4, "layer": rng.randrange(4), "ignored": IGNORED[i % 4],
-                 "views": i % 2 == 0, "seed": rng.randrange(1, 1 << 30), "upstream": UPSTREAM[i % 4],
-                 "options": tuple(rng.choice(OPTIONS).items())}
-        settings.append(Setting(sizes, off=frozenset(off) & {*lesson.switches}, **numbers | drawn | fields))
+        drawn = {
+            "n_layer": 1 + i % 4,
+            "layer": rng.randrange(4),
+            "ignored": IGNORED[i % 4],
+            "views": i % 2 == 0,
+            "seed": rng.randrange(1, 1 << 30),
+            "upstream": UPSTREAM[i % 4],
+            "options": tuple(rng.choice(OPTIONS).items()),
+        }
+        settings.append(
+            Setting(sizes, off=frozenset(off) & {*lesson.switches}, **numbers | drawn | fields)
+        )
 
     first, rest = lesson.switches[:DEALT], lesson.switches[DEALT:]
     dealt = [*itertools.product([True, False], repeat=len(first))]
@@ -68,16 +100,28 @@ def random_settings(lesson, seed):
         many = {name: size for name, size in fields.items() if name in Sizes._fields}
         if lesson.name in ("embedding", "gpt") and many.get("V") == 700:
             many["V"] = 50257
-        add(sizes._replace(**many), off, **{name: each for name, each in fields.items() if name not in many})
+        add(
+            sizes._replace(**many),
+            off,
+            **{name: each for name, each in fields.items() if name not in many},
+        )
     for ones, on, off in zip(ONES, OPTIONS, OPTIONS_OFF, strict=True):
         add(random_sizes(rng, ones), options=tuple(on.items()))
         more_tokens = MORE if "repeated" in lesson.switches else 0
-        add(random_sizes(rng, ones, more_tokens=more_tokens), lesson.switches, options=tuple(off.items()))
+        add(
+            random_sizes(rng, ones, more_tokens=more_tokens),
+            lesson.switches,
+            options=tuple(off.items()),
+        )
     for sizes in *SQUARES, random_sizes(rng)._replace(**LONG):
         add(sizes, {"causal"}, ignored="first")
     for fields in LARGE:
         if lesson.is_composite or lesson.name == "difference":
-            fields = {each: value for each, value in fields.items() if each == "single" and lesson.is_composite}
+            fields = {
+                each: value
+                for each, value in fields.items()
+                if each == "single" and lesson.is_composite
+            }
         if lesson.name == "cross_entropy" and fields.get("spread", 0) > 20:
             fields = {"spread": 20.0}       # no probability is 0
         add(random_sizes(rng), **fields)
@@ -95,7 +139,8 @@ def runs(lesson):
 def random_sizes(rng, ones="", equal="", more_tokens=0):
     """Return random `Sizes` that `fit`.
 
-    ones: letters of size 1; equal: two letters of equal sizes; more_tokens: added to the vocabulary size.
+    ones: letters of size 1; equal: two letters of equal sizes; more_tokens: added to the vocabulary
+    size.
     """
     while True:
         found = {name: 1 if name in ones else rng.randint(*limits) for name, limits in RANGES.items()}
@@ -140,8 +185,14 @@ def in_words(lesson, setting):
     """Describe a lesson's case, "with n_layer = 3, without ln_e"; "" for the plain one."""
     if setting == PLAIN:
         return ""
-    words = [f"{each} {array.shape}" for i, (each, array) in enumerate(lesson.inputs.items())
-             if i == 0 or min(array.shape) == 1 or len({*array.shape}) < array.ndim or max(array.shape) > 127]
+    words = [
+        f"{each} {array.shape}"
+        for i, (each, array) in enumerate(lesson.inputs.items())
+        if i == 0
+        or min(array.shape) == 1
+        or len({*array.shape}) < array.ndim
+        or max(array.shape) > 127
+    ]
     if lesson.key == "gpt":
         sizes = setting.sizes._asdict() | {"n_layer": setting.n_layer}
         words = [f"{each} = {size}" for each, size in sizes.items()
@@ -152,9 +203,15 @@ def in_words(lesson, setting):
     words += ["with several ignored targets"] * (
         "ignored" in lesson.switches and setting.has("ignored") and setting.ignored != "first")
     words += [f"with numbers around {setting.offset:g}"] * (setting.offset > 0)
-    words += ["with large numbers"] * (setting.spread > 2) + ["with small numbers"] * (setting.spread < 0.01)
+    words += ["with large numbers"] * (setting.spread > 2) + ["with small numbers"] * (
+        setting.spread < 0.01
+    )
     words += [f"with an upstream gradient of {setting.upstream:g}"] * (setting.upstream != 1.0)
-    words += [{"rows": "with a row of zeros", "last": f"with {[*lesson.inputs][-1]} = 0", "": ""}[setting.zeros]]
+    words += [
+        {"rows": "with a row of zeros", "last": f"with {[*lesson.inputs][-1]} = 0", "": ""}[
+            setting.zeros
+        ]
+    ]
     words += [f"with {name} = {value}" for name, value in setting.options if lesson.is_composite]
     words += ["with arrays that are not contiguous, as those of a model"] * setting.views
     words += ["in float32"] * setting.single

@@ -34,28 +34,28 @@ def shape_of(letters, sizes):
 
 SIZES = Sizes(B=4, T=5, C=6, H=2, V=8, S=7, F=9, P=10)
 MANY = 1000     # tokens: of more, the last one occurs
-IGNORED = "first", "any", "padding", "row"      # targets: the first, any, a row's last ones, all of a row
+IGNORED = (
+    "first",
+    "any",
+    "padding",
+    "row",
+)  # targets: the first, any, a row's last ones, all of a row
 SMALL = 1e-5    # step of the difference in lesson 0: its error, of order SMALL^2 and 1e-16 / SMALL, is below 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The options of a lesson's arrays. The defaults are the plain case, which the page and the exercises show.
+    """The options of a lesson's arrays. The defaults are the plain case, which the page and the
+    exercises show.
 
-    p: dropout probability
-    scale: of attention scores, None: 1 / sqrt(D)
-    step: of the difference in lesson 0
-    spread, offset: standard deviation and mean of the inputs
-    layer: index of the block
-    off: the lesson's switches that are off
-    ignored: which targets are, one of `IGNORED`
-    zeros: what is 0: "rows", the first row of each array; "last", the last input; or ""
-    upstream: the size of the upstream gradient
-    options: of the model, (name, value)
-    views: whether the backward gets views that are not contiguous, as q, k and v in a model, and read-only
-    single: whether the arrays are float32
-    seed: of all random numbers
-    config: of a model whose options the composite layers take, with other sizes, or None
+    p: dropout probability scale: of attention scores, None: 1 / sqrt(D) step: of the difference in
+    lesson 0 spread, offset: standard deviation and mean of the inputs layer: index of the block
+    off: the lesson's switches that are off ignored: which targets are, one of `IGNORED` zeros: what
+    is 0: "rows", the first row of each array; "last", the last input; or "" upstream: the size of
+    the upstream gradient options: of the model, (name, value) views: whether the backward gets
+    views that are not contiguous, as q, k and v in a model, and read-only single: whether the
+    arrays are float32 seed: of all random numbers config: of a model whose options the composite
+    layers take, with other sizes, or None
     """
 
     sizes: Sizes = SIZES
@@ -101,7 +101,8 @@ class Setting:
         return array
 
     def laid_out(self, array):
-        """Return an array, or a view with gaps, or of (B, H, T, D) that is in memory (B, T, H, D)."""
+        """Return an array, or a view with gaps, or of (B, H, T, D) that is in memory (B, T, H, D).
+        """
         axes = (1, 2) if array.ndim == 4 else (-1, -2)
         if not self.views or array.ndim < 2:
             return array
@@ -153,7 +154,9 @@ class Setting:
         return np.where(ignored, IGNORE_INDEX, found)
 
     def attention_mask(self, rng, S):
-        """Return the causal mask (T, S), a random one (B, 1 or H, T, S) in which each query sees a key, or None."""
+        """Return the causal mask (T, S), a random one (B, 1 or H, T, S) in which each query sees a
+        key, or None.
+        """
         B, T = self.sizes.B, self.sizes.T
         if not self.has("mask"):
             return None

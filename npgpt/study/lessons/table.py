@@ -16,7 +16,9 @@ from npgpt.study.lessons.setting import PLAIN
 
 
 def difference_arguments(setting, rng):
-    """Return a random function f, with a kink or without one, and the step h of the central difference."""
+    """Return a random function f, with a kink or without one, and the step h of the central
+    difference.
+    """
     a, b = rng.uniform(0.5, 2.0, 2).tolist()
     kink = float(setting.seed % 2)
     return {"f": lambda x: np.sin(a * x) + b * (x * x) + kink * abs(x), "h": setting.step}

@@ -84,7 +84,13 @@ def renumbered(value, lines, field=None):
         return [renumbered(each, lines, field) for each in value]
     if dataclasses.is_dataclass(value):
         return dataclasses.replace(value, **{name: renumbered(each, lines, name) for name, each in vars(value).items()})
-    if field in ("line", "lines", "since", "until", "to_do"):         # of an `if` or a loop: its first statement
+    if field in (
+        "line",
+        "lines",
+        "since",
+        "until",
+        "to_do",
+    ):  # of an `if` or a loop: its first statement
         return next((lines[each] for each in sorted(lines) if value and each >= value), None)
     return value
 
