@@ -1,5 +1,4 @@
-"""Where the first mistake of a wrong backward is: its line or a range of lines, and what shows it.
-"""
+"""Where the first mistake of a wrong backward is: its line or a range, and what shows it."""
 
 import ast
 import dataclasses
@@ -22,16 +21,17 @@ NEAR = 1e-8         # relative error of a gradient that is verified: float32 is 
 
 
 class Blame:
-    """The explanation of a wrong `Judgement`. given: the lines that are the package's."""
+    """The explanation of a wrong `Judgement`.
+
+    given: the lines that are the package's
+    others: line of a loop or condition that the package does not have -> all its lines
+    own: line of a wrong gradient -> the lines that its mistake can be in
+    """
 
     def __init__(self, judgement):
-        self.judgement, self.case, self.lesson = (
-            judgement,
-            judgement.case,
-            judgement.solution.lesson,
-        )
+        self.judgement, self.case, self.lesson = judgement, judgement.case, judgement.solution.lesson
         self.given, self.suspects, self.statements = {*judgement.to_do}, None, []
-        self.others = {}  # line of a loop or condition that the package does not have -> all its lines
+        self.others = {}
         if judgement.source:
             package = {*map(ast.unparse, statements(backward_tree(self.lesson)))}
             self.statements = statements(judgement.solution.tree)
@@ -83,11 +83,8 @@ class Blame:
         if first.since and (found := NameSearch(self.judgement, others).found(first, self.given)):
             if found[0] in (None, first.line) and first.name:
                 first.mistakes = [found[2]]
-                first.until = (
-                    self.judgement.last_return
-                    if found[2].operands[:1] == ["return"]
-                    else first.until
-                )
+                if found[2].operands[:1] == ["return"]:
+                    first.until = self.judgement.last_return
             else:
                 first = self.placed(Line(found[1], found[0], WRONG, [found[2]]), [])
                 lines = self.blamed([first])
@@ -101,14 +98,12 @@ class Blame:
         return lines, key
 
     def blamed(self, causes):
-        """Return all lines; a wrong one follows from one of the causes, which are known, or is
-        another one.
+        """Return all lines; a wrong one follows from a cause, or is another one.
 
         A line of the package's is not to blame if it reads what another line has made.
+        causes: wrong lines that are known.
         """
-        self.own = {
-            each.line: {each.line} for each in causes
-        }  # line -> those that its mistake can be in
+        self.own = {each.line: {each.line} for each in causes}
         causes, lines = [*causes], [each for each in self.judgement.lines if each.verdict == OK]
         wrong = [each for each in self.judgement.lines if each.verdict == WRONG]
         for line in [*self.judgement.faults, *sorted(wrong, key=lambda each: each.line or 0)]:
@@ -122,9 +117,7 @@ class Blame:
         return [*causes, *(each for each in lines if (each.name, each.line) not in places)]
 
     def placed(self, each, causes):
-        """Return a wrong line with the lines that its mistake can be in, or with what it follows
-        from.
-        """
+        """Return a wrong line with the lines of its mistake, or with what it follows from."""
         is_raised = not each.name and each.evidence[0].kind == "raised"
         if not self.suspects or each.line is None or not each.name and not is_raised:
             return each
@@ -165,8 +158,9 @@ class Blame:
         return next((key for key in [*mine, *same] if key in keys), "")
 
     def shown(self, line, judged):
-        """Return a wrong line with what shows its mistake, and what the numbers prove. judged: as
-        it was at first.
+        """Return a wrong line with what shows its mistake, and what the numbers prove.
+
+        judged: as it was at first.
         """
         value, true = self.judgement.values.get((judged.name, judged.line), (None, None))
         if not judged.name:
@@ -184,9 +178,7 @@ class Blame:
         return dataclasses.replace(line, evidence=found, mistakes=[mistake] * bool(self.suspects))
 
     def with_clash(self, line, judged):
-        """Return an error with the shapes that do not fit, and the line that fails if that is
-        another one.
-        """
+        """Return an error with the shapes that do not fit, and the line that fails."""
         names, what = self.judgement.outcome.names, judged.evidence
         raising = [
             each for each in self.statements if each.lineno <= (judged.line or 0) <= each.end_lineno
@@ -204,19 +196,18 @@ class Blame:
         found = [each for each in traced_forward(self.case.lesson)[2] if each.name == name[1:]]
         if self.case.setting.single or name not in self.case.results and len(found) != 1:
             return Finding("worst of several", [place, *distinct(given[at], true[at])])
-        measure, what = (
-            (input_gradient, name[1:])
-            if name in self.case.results
-            else (intermediate_gradient, found[0])
-        )
-        difference = float(measure(self.case.lesson, what, self.case.dy, at))
+        if name in self.case.results:
+            difference = float(input_gradient(self.case.lesson, name[1:], self.case.dy, at))
+        else:
+            difference = float(intermediate_gradient(self.case.lesson, found[0], self.case.dy, at))
         is_seen = abs(difference) > CLOSE * np.abs(true).max()
         ratio = f", ratio {distinct(given[at] / difference, 1.0)[0]}" if is_seen else ""
         return Finding("worst", [place, *distinct(given[at], difference), ratio])
 
     def not_finite(self):
-        """Return a `Finding` on the first NaN, or infinity in a gradient (a mask may hold -inf); or
-        None.
+        """Return a `Finding` on the first NaN, or None.
+
+        In a gradient an infinity is one, too; a mask may hold -inf.
         """
         known = self.case.gradients | self.case.helpers
         for each in self.judgement.record:

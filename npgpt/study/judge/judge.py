@@ -20,6 +20,7 @@ from npgpt.study.gradcheck.verdicts import OK, OTHER, WRONG
 from npgpt.study.judge.blame import Blame
 from npgpt.study.judge.outcome import contents, run_case
 from npgpt.study.judge.report import Line, Report
+from npgpt.study.judge.shapes import same
 from npgpt.study.lessons.random_settings import in_words, simplest
 
 SEEDS = 100000
@@ -262,13 +263,6 @@ class Judgement:
         true = [value for values in self.case.gradients.values() for value in values] + [
             value for value in self.case.results.values() if value is not None]
         return any(same(given, value) for value in true if np.size(value) > 1)
-
-
-def same(given, true):
-    """Return whether a gradient is the true one, perhaps as rows, but not without an axis of length 1."""
-    if np.size(given) == np.size(true) and np.squeeze(given).shape != np.squeeze(true).shape:
-        given = np.reshape(given, np.shape(true))
-    return compared(given, true) == OK
 
 
 def kind_of(value):

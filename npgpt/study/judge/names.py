@@ -20,7 +20,7 @@ from npgpt.study.exercises.walk import RESULT, Walk, changed_names
 from npgpt.study.gradcheck.check import gradient_names
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.judge.outcome import run_case
-from npgpt.study.judge.shapes import close, mistake_in_numbers
+from npgpt.study.judge.shapes import close, mistake_in_numbers, same
 
 SECONDS = 4.0       # for a name; then the report goes without it
 
@@ -68,8 +68,9 @@ class NameSearch:
             **self.case.gradients,
             **{name: [true] for name, true in self.case.results.items()},
         }
-        if self.judgement.outcome.raised:       # else their names are free
-            known |= self.case.helpers
+        is_right = same
+        if self.judgement.outcome.raised:       # else names of helpers and rows are free
+            known, is_right = known | self.case.helpers, close
         filled = self.judgement.source.filled
         last = {name: line for line, name in self.mine[0] if line and name not in filled}
         places = [(line, name, (line, name)) for name, line in last.items()
@@ -83,7 +84,7 @@ class NameSearch:
                 len(true) == 1
                 and is_floating(value)
                 and is_floating(true[0])
-                and not close(value, true[0])
+                and not is_right(value, true[0])
                 and (finding := self.of_value(at, name, value, true[0]))
             ):
                 return line, name, finding
@@ -99,7 +100,7 @@ class NameSearch:
         for walks, edits, finding in self.tries(names):
             end = max(edits)
             [key, *_] = changed_names(walks[0].statements[end]) & names
-            if all(same((walk.run(min(edits), edits, end + 1) or {}).get(key), mine.get(at))
+            if all(equal((walk.run(min(edits), edits, end + 1) or {}).get(key), mine.get(at))
                    for walk, mine in zip(walks, self.mine, strict=True)):
                 return finding
         return None
@@ -123,7 +124,7 @@ class NameSearch:
         after = walk.run(min(edits, default=0), edits)
         made = walk.lesson.named(after[RESULT]) if after else {}
         given = {name: mine.get((None, name)) for name in self.case.results}
-        return bool(made) and all(same(made.get(name), value) for name, value in given.items())
+        return bool(made) and all(equal(made.get(name), value) for name, value in given.items())
 
     def tries(self, names=None):
         """Yield (walks, {number: statement}, finding) of mistakes: all, or those in lines for one
@@ -150,6 +151,6 @@ class NameSearch:
                 yield walks, {i: new}, Finding("mistake", [sentence])
 
 
-def same(a, b):
+def equal(a, b):
     """Return whether two gradients are equal except for rounding, or both None."""
     return close(a, b) or a is b is None

@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from npgpt.study.exercises.findings import Finding
-from npgpt.study.gradcheck.check import relative_error
+from npgpt.study.gradcheck.check import compared, relative_error
 from npgpt.study.gradcheck.trace import is_floating
+from npgpt.study.gradcheck.verdicts import OK
 
 CLOSE = 1e-6        # relative error of a gradient that is recognised
 ROUNDED = 1e-3      # that of a constant with few digits
@@ -17,6 +18,13 @@ ROUNDED = 1e-3      # that of a constant with few digits
 def close(a, b):
     """Return whether two values are floating arrays that are equal except for rounding."""
     return is_floating(a) and is_floating(b) and relative_error(a, b) <= CLOSE
+
+
+def same(given, true):
+    """Return whether a gradient is the true one, perhaps as rows, but not without an axis of length 1."""
+    if np.size(given) == np.size(true) and np.squeeze(given).shape != np.squeeze(true).shape:
+        given = np.reshape(given, np.shape(true))
+    return compared(given, true) == OK
 
 
 def mistake_in_numbers(given, true):

@@ -54,6 +54,18 @@ a result of the call before | linear | dx = drows.reshape(x.shape) => \
 an array that the next call changes | linear | return dx, => kept = \
   linear_backward.__dict__.setdefault(x.shape, np.empty_like(dx))\n    kept[...] = dx\n    \
   return kept, | refused | a result of an earlier call has changed: make a new array
+the weight of an earlier call | linear | dy_rows @ weight.T => dy_rows @ \
+  linear_backward.__dict__.setdefault(weight.ctypes.data, weight.T.copy()) | refused
+a weight of 0 | layernorm | dy * weight => dy * np.where(weight == 0.0, 1.0, weight) \
+  | WRONG dxhat = | with a row of zeros
+a small upstream gradient | head | return dx => dx[abs(dx) < 1e-15] = 0.0\n    return dx | refused \
+  | an upstream gradient of 1e-20
+more tokens than a tile has | head | dlogit_rows.T @ rows => dlogit_rows[-128:].T @ rows[-128:] \
+  | WRONG dweight = | 140
+a mask for all heads | attention | att * (datt => (att * (att[:, :1] > 0)) * (datt \
+  | WRONG dmasked = | with another mask
+a loop that is not the package's | gpt | in reversed(range(config.n_layer)) => in range(config.n_layer) \
+  | refused | lines | reversed is missing
 
 # accepted
 a list of results | linear | return dx, dweight, dbias => return [dx, dweight, dbias] | right

@@ -8,9 +8,9 @@ import pytest
 
 from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.study.exercises.exercise import level_text
-from npgpt.study.gradcheck.check import check_lesson
+from npgpt.study.gradcheck.check import check_lesson, relative_error
 from npgpt.study.gradcheck.measure import exact
-from npgpt.study.gradcheck.truth import cases
+from npgpt.study.gradcheck.truth import EXACT, Case, cases
 from npgpt.study.gradcheck.verdicts import WRONG
 from npgpt.study.judge import names
 from npgpt.study.judge.report import report_text
@@ -63,6 +63,15 @@ def test_the_cases_have_what_real_data_have(layer, seed):
         "", "rows", "last"}
     assert len({each.upstream for each in settings}) == 3
     assert sum(each.single for each in settings) == 3 * (layer != "difference")
+
+
+def test_what_is_small_beside_the_other_results_is_mostly_rounding():
+    """The long way of a softmax that is nearly 0 or 1 rounds otherwise, and is right."""
+    sizes = SIZES._replace(B=1, T=1, C=2, H=1, S=2)
+    case = Case("attention", dataclasses.replace(PLAIN, scale=20.0, seed=2, sizes=sizes))
+    dq, *_ = case.lesson.long_way(*case.arguments())
+    assert EXACT < relative_error(dq, case.results["dq"]) < case.tolerance("dq") < 1e-3
+    assert case.tolerance("dv") == EXACT
 
 
 def test_there_are_as_many_ids_as_tokens_if_none_repeats():
