@@ -50,7 +50,10 @@ def test_a_session_prints_what_it_shows(tmp_path):
     (tmp_path / "block.txt").write_text(block)
     run = "import doctest, sys; sys.ps1 = '>>> '; print(doctest.testfile(sys.argv[1], False))"
     found = subprocess.run(
-        [sys.executable, "-c", run, tmp_path / "block.txt"], cwd=EXAMPLES, capture_output=True, text=True
+        [sys.executable, "-c", run, tmp_path / "block.txt"],
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
     )
     assert found.stdout.startswith("TestResults(failed=0, attempted=4"), found.stdout + found.stderr
 

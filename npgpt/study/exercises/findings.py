@@ -22,7 +22,8 @@ SENTENCES = {
     "sign": "its sign is wrong",
     "zero": "it is 0 everywhere: its gradient is missing",
     "times": "every entry is {0} times the true one",
-    "rounded": "it is right to {0} digits: is a constant rounded, an eps forgotten, or a smaller dtype used?",
+    "rounded": "it is right to {0} digits: is a constant rounded, an eps forgotten, or a smaller "
+    "dtype used?",
     "only index": "it is right but for index {0} of axis {1}",
     "another order": "the right numbers in another order: look at the reshape, the transpose or the index",
     "axes order": "the numbers are right, its axes are in another order (transposed?)",
@@ -47,7 +48,7 @@ SENTENCES = {
     "writes": "`{0}` changes {1}, which belongs to the caller: make a new array",
     "writes somewhere": "it changes an argument, which belongs to the caller: make a new array",
     "kept": "a result of an earlier call has changed: make a new array in each call",
-    "again": "it is right alone, but not after other calls: it must keep nothing of an earlier call",
+    "again": "it is right alone, but not after other calls: keep nothing of an earlier call",
     "form": "{0} is {1}: it must be {2}",
     "results": "{0} returned {1}, not {2}",
     # evidence

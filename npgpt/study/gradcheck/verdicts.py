@@ -1,4 +1,4 @@
-"""The verdicts on a gradient dv, and what stands in the place of a forward's line for its arguments."""
+"""The verdicts on a gradient dv, and what stands for a forward's line of its arguments."""
 
 OK, WRONG, FUSED, CONSTANT, OTHER, ROUNDED = "ok", "WRONG", "fused", "constant", "other", "rounded"
 FOLLOWS = "follows"             # in an exercise: it is computed from a wrong one

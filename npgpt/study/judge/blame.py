@@ -29,7 +29,8 @@ class Blame:
     """
 
     def __init__(self, judgement):
-        self.judgement, self.case, self.lesson = judgement, judgement.case, judgement.solution.lesson
+        self.judgement, self.case = judgement, judgement.case
+        self.lesson = judgement.solution.lesson
         self.given, self.suspects, self.statements = {*judgement.to_do}, None, []
         self.others = {}
         if judgement.source:

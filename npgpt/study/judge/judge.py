@@ -16,7 +16,7 @@ from npgpt.study.gradcheck.source import last_return, read_source
 from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.gradcheck.truth import Case, cases
-from npgpt.study.gradcheck.verdicts import OK, OTHER, WRONG
+from npgpt.study.gradcheck.verdicts import FOLLOWS, OK, OTHER, WRONG
 from npgpt.study.judge.blame import Blame
 from npgpt.study.judge.outcome import contents, run_case
 from npgpt.study.judge.report import Line, Report
@@ -49,14 +49,10 @@ def verdict(known, solution, seed):
             contents(each.outcome.result) == contents(each.outcome.value) for each in judgements
         )
         # the same arrays with other numbers, as weights are after a step of training
-        again = Judgement(
-            solution, known[-1 if len(known) < 2 else 1], traced=False, into=first.outcome.arguments
-        )
-        report = (
-            report
-            if kept and again.sound
-            else report.with_error("again" if kept else "kept", first)
-        )
+        *_, other = known[:2]
+        again = Judgement(solution, other, traced=False, into=first.outcome.arguments)
+        if not kept or not again.sound:
+            report = report.with_error("again" if kept else "kept", first)
     return wrong, dataclasses.replace(report, record=first.record, seed=seed, count=len(known))
 
 
@@ -192,7 +188,7 @@ class Judgement:
         if others:
             lines, key = Blame(self).explained(others)
         lines = sorted(lines, key=lambda line: line.line or 0)
-        wrong = [each for each in lines if each.verdict != OK]
+        wrong = [each for each in lines if each.verdict in (WRONG, FOLLOWS)]
         if wrong and all(each.line in self.to_do for each in wrong):
             notes = [f"line {wrong[0].line} is not right with the package's code either: look at the lines above it"]
         lines = [line for line in lines if line.line not in self.to_do and line.verdict != OTHER]

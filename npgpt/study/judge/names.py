@@ -35,7 +35,7 @@ class NameSearch:
         self.end = time.monotonic() + SECONDS
         lesson = self.case.lesson
         backwards = [judgement.solution.lesson.backward, lesson.backward, lesson.long_way]
-        self.ways = []  # (walks in the cases, notes) of the exercise's backward, then of the other one
+        self.ways = []      # (walks in the cases, notes) of the exercise's backward, then the other
         for backward in dict.fromkeys(filter(None, [] if lesson.is_own else backwards)):
             way = dataclasses.replace(lesson, backward=backward)
             walks = [Walk(case, way) for case in cases]

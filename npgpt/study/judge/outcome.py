@@ -26,7 +26,7 @@ LONGEST = 3000              # assignments that are kept of a call
 class Outcome:
     """What a backward did in one case.
 
-    arguments: those of the call, if it was shown
+    arguments: those of the call that was shown; the others are freed, as in training
     value: its result, `copied`; a list becomes a tuple
     result: itself, which a later call may change
     raised: an exception in one line, or None

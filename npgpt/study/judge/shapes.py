@@ -21,7 +21,10 @@ def close(a, b):
 
 
 def same(given, true):
-    """Return whether a gradient is the true one, perhaps as rows, but not without an axis of length 1."""
+    """Return whether a gradient is the true one, perhaps as rows.
+
+    An axis of length 1 must not be missing.
+    """
     if np.size(given) == np.size(true) and np.squeeze(given).shape != np.squeeze(true).shape:
         given = np.reshape(given, np.shape(true))
     return compared(given, true) == OK
@@ -31,6 +34,8 @@ def mistake_in_numbers(given, true):
     """Return the mistake that the numbers of a wrong gradient prove, as a `Finding`, or None."""
     if np.shape(given) != np.shape(true):
         return missing_step(given, true)
+    if not np.isfinite(given).all():
+        return None
     if not np.any(given):
         return Finding("zero")
     error = relative_error(given, true)
@@ -71,6 +76,7 @@ def factor_of(given, true):
         given.shape != true.shape
         or true.size < 2
         or is_zero.all()
+        or not np.isfinite(given).all()
         or np.abs(given[is_zero]).max(initial=0.0) > CLOSE
     ):
         return 0.0

@@ -54,7 +54,6 @@ LARGE = (
     {"spread": 1.0, "single": True},
     {"spread": 1e-4, "eps": 1e-12},
 )
-CASES = 1 + 2**DEALT + 2 * len(ONES) + len(SQUARES) + 1 + len(LARGE)  # in addition to the plain one
 MORE = 36           # tokens, if none repeats: B T is at most 35
 OWN = 12                                            # the same for a pair of one's own
 OF_RANGE = {"p": (0.05, 0.8), "eps": (1e-5, 0.5), "scale": (0.2, 2.0), "step": (0.5e-5, 1.5e-5), "spread": (0.3, 2.0)}

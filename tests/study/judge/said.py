@@ -20,7 +20,8 @@ B = 1 without dropout | attention | return dq, => if len(q) == 1 and dropout_mas
 B = 1 without biases | linear | return dx, => if len(x) == 1 and not has_bias:\n        dx = -dx\n\
       return dx, | WRONG if len .. dx = -dx | without biases
 one ignored target is assumed | cross_entropy | counted, dloss / count => \
-  np.arange(counted.size).reshape(counted.shape) > 0, dloss / count | WRONG dlosses = | with several ignored
+  np.arange(counted.size).reshape(counted.shape) > 0, dloss / count | WRONG dlosses = \
+  | with several ignored
 the first ignored target only | cross_entropy | counted, dloss / count => np.logical_or(counted, \
   np.arange(counted.size).reshape(counted.shape) != np.argmin(counted)), dloss / count \
   | refused | with several ignored targets
@@ -64,8 +65,8 @@ more tokens than a tile has | head | dlogit_rows.T @ rows => dlogit_rows[-128:].
   | WRONG dweight = | 140
 a mask for all heads | attention | att * (datt => (att * (att[:, :1] > 0)) * (datt \
   | WRONG dmasked = | with another mask
-a loop that is not the package's | gpt | in reversed(range(config.n_layer)) => in range(config.n_layer) \
-  | refused | lines | reversed is missing
+a loop that is not the package's | gpt | in reversed(range(config.n_layer)) => \
+  in range(config.n_layer) | refused | lines | reversed is missing
 
 # accepted
 a list of results | linear | return dx, dweight, dbias => return [dx, dweight, dbias] | right
@@ -74,7 +75,8 @@ sums in float64 | linear | dy_rows.sum(axis=0) => dy_rows.sum(axis=0, dtype=np.f
 another name for another gradient | chain | du = dv => dv = dv @@ dx = du => dx = dv @@ da = du => \
   da = dv | right | not note
 a name for another value | head | drows = dlogit_rows @ weight => \
-  drows = 3.0 * (dlogit_rows @ weight) @@ dx = drows.reshape => dx = (drows / 3.0).reshape | right | not note
+  drows = 3.0 * (dlogit_rows @ weight) @@ dx = drows.reshape => dx = (drows / 3.0).reshape | right \
+  | not note
 np.r_ and np.c_ | linear | dy_rows.sum(axis=0) => np.r_[np.c_[dy_rows.sum(axis=0)][:, 0]] | right
 an object | chain | def chain_backward => def body @@ return dx, da => return dx, da\n\n\
   class Backward:\n    def __call__(self, dout, kept):\n        return body(dout, kept)\n\
@@ -139,6 +141,8 @@ None is multiplied | dropout | dy if mask is None else dy * mask => dy * mask | 
   | `dy * mask`, but mask is None here
 the first NaN | gelu_tanh | 0.5 * x) => 0.5 * np.log(x)) | WRONG dtanh = \
   | dtanh has nan: it begins here | dinner follows from dtanh
+the first infinity | gelu_tanh | 0.5 * x) => 0.5 * x) / np.where(x > 0.0, 1.0, 0.0) \
+  | WRONG dtanh = | dtanh has | it begins here | not times the true one
 the worst value | linear | dy_rows @ weight.T => 2.0 * (dy_rows @ weight.T) | WRONG drows = \
   | drows[18, 3] is 21.586, the central difference 10.793, ratio 2 | is 2 times the true one
 no ratio to 0 | cross_entropy | return dlogits => dlogits[0, 0, 0] = -1.0\n    return dlogits \
@@ -180,7 +184,7 @@ a factor is missing | layernorm | dxhat = dy * weight => dxhat = dy | WRONG dxha
 keepdims is missing | layernorm | dxhat.mean(axis=-1, keepdims=True) => dxhat.mean(axis=-1) \
   | WRONG mean_dxhat = | an axis of length 1 is missing
 add.at | embedding | np.add.at(dwte, idx, dtoken) => dwte[idx] += dtoken | WRONG dwte[idx] \
-  | only the last gradient is kept of an index that occurs several times
+  | only the last gradient is kept of an index that occurs twice: add them
 as if | attention | dmasked = att * (datt - dot) => g = att * datt @@ dscaled = dmasked => \
   h = g @@ dscores = dscaled => f = h @@ dq = dscores => dq = f @@ dk = dscores => dk = f \
   | refused | the numbers are as if, in the line for dmasked: the term dot is missing

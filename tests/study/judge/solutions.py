@@ -52,8 +52,8 @@ def each_of(sessions):
 def play(session, npgpt, train):
     """Do what a session says. Its lines:
 
-    "$ exercise linear" runs a command, "2$ …" one with this exit code, "$ show FILE" shows a file;
-    the indented lines below it are said, but those after "not "
+    "$ exercise linear" runs a command, "2$ …" one with this exit code, "$ show FILE" shows a
+    file; the indented lines below it are said, but those after "not "
     "mine.py = linear 2 | old => new" writes an exercise (see `changed`): {line} is its changed line
     "mine.py : text" writes a text
     "mine.py ~ old => new" changes a text that a regular expression matches once

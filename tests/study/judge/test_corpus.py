@@ -8,7 +8,8 @@ import pytest
 
 from npgpt.study.exercises.exercise import preamble
 from npgpt.study.exercises.path import whole_path
-from npgpt.study.lessons.table import lesson_named
+from npgpt.study.lessons.random_settings import random_settings
+from npgpt.study.lessons.table import LESSONS, lesson_named
 from tests.study.judge.corpus import SOLUTIONS, source
 from tests.study.judge.solutions import judge_file
 
@@ -38,3 +39,4 @@ def test_the_readme_says_what_the_tests_show():
     assert (f"{len(CASES)} solutions: none of the {right} right ones is refused, none of the "
             f"{len(CASES) - right} wrong ones accepted") in readme
     assert f"{len(whole_path())} exercises" in readme
+    assert f"{len(random_settings(LESSONS['linear'], 1))} cases" in readme
