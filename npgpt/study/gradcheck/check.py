@@ -203,7 +203,8 @@ def checked(lesson, known=None, tolerance=TOLERANCE):
         for each in checks
     ]
     there = lesson.inputs | forward.last
-    suspects = Suspects(parsed(lesson.backward), spelling, made, there, backward.last)
+    returned = {f"d{name}": code for name, code in results.items()}
+    suspects = Suspects(parsed(lesson.backward), spelling, made, there, backward.last, returned)
     for each, one in zip(checks, made, strict=True):
         if each.verdict == WRONG and not one.is_input and suspects.is_other(one):
             each.verdict = OTHER        # what is computed from it is right

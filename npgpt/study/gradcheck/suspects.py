@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from npgpt.study.gradcheck.flow import statements_read
-from npgpt.study.gradcheck.source import names_of, targets
+from npgpt.study.gradcheck.source import names_in, names_of, targets
 from npgpt.study.gradcheck.verdicts import OK, ROUNDED, WRONG
 
 
@@ -25,12 +25,21 @@ class Checked:
 class Suspects:
     """The lines of a backward that a wrong line depends on, up to those whose gradients are right.
 
-    tree: of the backward; spelling: name in the code -> "dv"; checks: the `Checked` lines; there,
-    mine: the last values of the forward's and of the backward's variables. A line that unpacks the
-    cache is right if its values are those that the forward knew.
+    tree: of the backward
+    spelling: name in the code -> "dv"
+    checks: the `Checked` lines
+    there, mine: the last values of the forward's and of the backward's variables; a line that
+        unpacks the cache is right if its values are those that the forward knew
+    returned: "dv" of a result -> its code in the last `return`, which does not depend on the others
     """
 
-    def __init__(self, tree, spelling, checks, there, mine):
+    def __init__(self, tree, spelling, checks, there, mine, returned):
+        returns = [node for node in ast.walk(tree) if isinstance(node, ast.Return)]
+        self.last = max((node.lineno for node in returns), default=None)
+        self.results = {
+            name: {spelling.get(each, each) for each in names_in(ast.parse(code))}
+            for name, code in returned.items()
+        }
         loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
         self.loops = [(node.lineno, node.end_lineno) for node in loops]
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -77,6 +86,9 @@ class Suspects:
     def of(self, check):
         """Return the lines that can hold the mistake of a wrong gradient."""
         line = check.line
+        reads = dict(self.reads)
+        if line == self.last and check.name in self.results:
+            reads[line] = self.results[check.name]
         found, left = {line}, [line]
         # With a right reader it may be another value, and the mistake where it is used.
         while check and not check.is_input and self.readers(check) & self.verified:
@@ -89,7 +101,7 @@ class Suspects:
             last = max([end for first, end in self.loops if first <= at <= end], default=at)
             new = {
                 each
-                for name in self.reads.get(at, ())
+                for name in reads.get(at, ())
                 for each in self.made.get(name, ())
                 if each <= last
             } - found

@@ -43,12 +43,14 @@ class Blame:
                     self.others[node.lineno] = {*range(node.lineno, node.end_lineno + 1)}
                     self.given -= self.others[node.lineno]
             made = [*map(self.checked, judgement.lines), *self.helpers()]
+            returned = zip(judgement.lesson.results, judgement.source.returned, strict=False)
             self.suspects = Suspects(
                 judgement.solution.tree,
                 judgement.spelling,
                 made,
                 self.case.known,
                 judgement.outcome.last,
+                {f"d{name}": code for name, code in returned},
             )
 
     def checked(self, line):

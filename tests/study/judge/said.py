@@ -139,6 +139,10 @@ a range up to the line that fails | linear | dx = drows => g = weight + 0.0\n   
   | WRONG g = weight .. dx = g | ValueError: cannot reshape
 None is multiplied | dropout | dy if mask is None else dy * mask => dy * mask | refused \
   | `dy * mask`, but mask is None here
+results of one line do not follow from each other | linear | dx = drows.reshape(x.shape) => \
+  dx = drows.reshape(x.shape)\n    dx[0] = 0.0\n    d = dy_rows.sum(axis=0) * 2.0 @@ \
+  return dx, dweight, dbias => return dx, dweight, d if has_bias else None | WRONG dx[0] = 0.0 \
+  | dbias WRONG | not dbias follows
 the first NaN | gelu_tanh | 0.5 * x) => 0.5 * np.log(x)) | WRONG dtanh = \
   | dtanh has nan: it begins here | dinner follows from dtanh
 the first infinity | gelu_tanh | 0.5 * x) => 0.5 * x) / np.where(x > 0.0, 1.0, 0.0) \
