@@ -56,7 +56,8 @@ an array that the next call changes | linear | return dx, => kept = \
   linear_backward.__dict__.setdefault(x.shape, np.empty_like(dx))\n    kept[...] = dx\n    \
   return kept, | refused | a result of an earlier call has changed: make a new array
 the weight of an earlier call | linear | dy_rows @ weight.T => dy_rows @ \
-  linear_backward.__dict__.setdefault(weight.ctypes.data, weight.T.copy()) | refused
+  linear_backward.__dict__.setdefault((weight.shape, weight.ctypes.data), weight.T.copy()) \
+  | refused | it is right alone, but not after other calls
 a weight of 0 | layernorm | dy * weight => dy * np.where(weight == 0.0, 1.0, weight) \
   | WRONG dxhat = | with a row of zeros
 a small upstream gradient | head | return dx => dx[abs(dx) < 1e-15] = 0.0\n    return dx | refused \

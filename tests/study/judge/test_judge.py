@@ -13,6 +13,7 @@ from npgpt.study.gradcheck.measure import exact
 from npgpt.study.gradcheck.truth import EXACT, Case, cases
 from npgpt.study.gradcheck.verdicts import WRONG
 from npgpt.study.judge import names
+from npgpt.study.judge.outcome import run_case, solution_of
 from npgpt.study.judge.report import report_text
 from npgpt.study.lessons.lesson import map_arrays
 from npgpt.study.lessons.random_settings import random_settings
@@ -72,6 +73,15 @@ def test_what_is_small_beside_the_other_results_is_mostly_rounding():
     dq, *_ = case.lesson.long_way(*case.arguments())
     assert EXACT < relative_error(dq, case.results["dq"]) < case.tolerance("dq") < 1e-3
     assert case.tolerance("dv") == EXACT
+
+
+def test_a_second_call_gets_the_arrays_of_the_first_with_other_numbers():
+    known, lesson = cases("linear", 1), LESSONS["linear"]
+    solution, _ = solution_of(lesson, lesson.backward)
+    dy, (_, weight, _) = run_case(solution, known[0], shown=True).arguments
+    first = dy, (dy, weight, True)
+    again, (_, other, _) = run_case(solution, known[1], shown=True, into=first).arguments
+    assert again is dy and other is weight and np.array_equal(dy, known[1].dy)
 
 
 def test_there_are_as_many_ids_as_tokens_if_none_repeats():
