@@ -22,7 +22,7 @@ a + b | b | the term {a} is missing
 a - b | a | the term {b} is missing
 a - b | -b | the term {a} is missing
 a / b | a | the division by {b} is missing
-np.add.at(a, b, c) | a[b] += c | only the last gradient is kept of an index that occurs twice: add them
+np.add.at(a, b, c) | a[b] += c | an index that occurs twice keeps only its last gradient: add them
 a.sum(axis=b, **r) | a.mean(axis=b, **r) | a mean instead of a sum
 a.mean(axis=b, **r) | a.sum(axis=b, **r) | a sum instead of a mean
 """

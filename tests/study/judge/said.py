@@ -189,7 +189,7 @@ a factor is missing | layernorm | dxhat = dy * weight => dxhat = dy | WRONG dxha
 keepdims is missing | layernorm | dxhat.mean(axis=-1, keepdims=True) => dxhat.mean(axis=-1) \
   | WRONG mean_dxhat = | an axis of length 1 is missing
 add.at | embedding | np.add.at(dwte, idx, dtoken) => dwte[idx] += dtoken | WRONG dwte[idx] \
-  | only the last gradient is kept of an index that occurs twice: add them
+  | an index that occurs twice keeps only its last gradient: add them
 as if | attention | dmasked = att * (datt - dot) => g = att * datt @@ dscaled = dmasked => \
   h = g @@ dscores = dscaled => f = h @@ dq = dscores => dq = f @@ dk = dscores => dk = f \
   | refused | the numbers are as if, in the line for dmasked: the term dot is missing
