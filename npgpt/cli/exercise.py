@@ -22,12 +22,12 @@ from npgpt.errors import UserError, one_line
 from npgpt.files import write_atomically
 from npgpt.study.exercises.bugs import bug_layers
 from npgpt.study.exercises.exercise import FOLDER, Step, forward_remark, levels_of, read_exercise, read_title
-from npgpt.study.exercises.path import write_step
+from npgpt.study.exercises.path import CORE, MORE, write_step
 from npgpt.study.exercises.progress import Progress, folder_here
 from npgpt.study.gradcheck.check import first_wrong
 from npgpt.study.judge.child import TIME_LIMIT, check_layer, run_child
 from npgpt.study.judge.grade import Row, grade
-from npgpt.study.judge.hints import next_hint
+from npgpt.study.judge.hints import next_hint, why
 from npgpt.study.judge.judge import new_seed
 from npgpt.study.judge.report import hunt_text, report_text
 from npgpt.study.lessons.own_state import is_generator
@@ -62,7 +62,7 @@ def add_arguments(parser):
     add_input_argument(own)
     for each in (write, own):
         each.add_argument("--level", metavar="N", help="1: one line (the default), 2: some lines, 3: all; long: each "
-                          "gradient that a fused one skips")
+                          "gradient that a fused one skips; 'step 1': the first of them")
 
     bug = actions.add_parser("bug", help="plant a bug to be found")
     bug.set_defaults(action=write_bug)
@@ -127,7 +127,7 @@ def list_exercises(args):
                  for level in COLUMNS]
         bugs = sum("solved" in entry for name, entry in progress.entries.items() if name.startswith(f"{layer} bug "))
         print(row.format(layer, *cells, bugs or "-"))
-    print("\nnpgpt learn leads through all of them")
+    print(f"\nnpgpt learn leads through {len(CORE)} of them, and has {len(MORE)} to practise")
 
 
 def status(entry):
@@ -140,8 +140,9 @@ def status(entry):
 def write_level(args):
     """Write the exercise file of a layer and a level, by default the lowest."""
     levels = levels_of(args.layer)
-    level = args.level or next(each for each in levels if each != "long way")[-1]
-    step = Step(args.layer, "long way" if level == "long" else f"level {level}")
+    level = args.level or next(each for each in levels if each.startswith("level"))[-1]
+    step = Step(args.layer, {"long": "long way"}.get(level) or (
+        level if level.startswith("step") else f"level {level}"))
     if step.what not in levels:
         raise UserError(f"--level {level}: {args.layer} has {', '.join(levels)}")
     path = write_exercise(step, args.out)
@@ -231,7 +232,8 @@ def judged(exercise, progress, seconds, seed=None):
     progress.tried(exercise.name, report.right)
     title = f"{exercise.path}: {exercise.name}"
     text = hunt_text(report, title) if exercise.is_bug else report_text(report, title, with_mistakes=False)
-    return report, "\n".join(filter(None, [text, forward_remark(exercise)]))
+    said = why(exercise) if report.right else None
+    return report, "\n".join(filter(None, [text, said, forward_remark(exercise)]))
 
 
 def grade_class(args):

@@ -7,36 +7,38 @@ the mistake is comes with the hints. The next time it continues where you stoppe
 import contextlib
 import functools
 import io
-import itertools
 import os
+import re
 import sys
 import time
 from pathlib import Path
 
 from npgpt.cli.exercise import CENTRAL_DIFFERENCE, add_time_limit_argument, judged
 from npgpt.cli.keys import ENTER, REDRAW, single_keys
-from npgpt.cli.screen import GREEN, REVERSE, UNBROKEN, show, style
+from npgpt.cli.screen import GREEN, REVERSE, UNBROKEN, pages, show, style
 from npgpt.errors import UserError, one_line
 from npgpt.study.exercises.exercise import FOLDER, Step, read_exercise, read_title
 from npgpt.study.exercises.mathematics import derivation_text
 from npgpt.study.exercises.path import (
+    CORE,
+    MORE,
+    WHOLE,
     is_untouched,
-    path_of,
     reset,
     unsolved,
-    whole_path,
     write_step,
 )
 from npgpt.study.exercises.progress import Progress
+from npgpt.study.exercises.worked import worked
 from npgpt.study.gradcheck.verdicts import WRONG
-from npgpt.study.judge.hints import key_in_question, next_hint
+from npgpt.study.judge.hints import answer, key_in_question, main_key, next_hint
 from npgpt.study.judge.report import Report
-from npgpt.study.lessons.table import LESSONS
+from npgpt.study.lessons.table import LESSON_0
 
 POLL = 0.2          # seconds between two looks at the file
 SETTLING = 0.05     # seconds in which a file that an editor is writing changes again
-KEYS = ("h_hint  m_mathematics  n_next  p_previous  NUMBER_Enter:_go_to_it  l_list  r_reset  c_check  "
-        "q_quit").replace("_", UNBROKEN)
+KEYS = ("h_hint  m_mathematics  w_worked_example  n_next  p_previous  NUMBER_Enter:_go_to_it  "
+        "l_list  r_reset  c_check  q_quit").replace("_", UNBROKEN)
 GRADIENT = ("dv is the gradient of v. It has the shape of v, and each entry says how fast the loss changes with that "
             "entry of v: d(loss)/d(v).")
 BAR = 10            # characters
@@ -53,6 +55,7 @@ class Session:
     report: Report | None = None        # the verdict on its file as it was last saved
     seen: tuple | None = None           # the state of the file that was last judged
     explained = False                   # whether it was said what a central difference is
+    page = 0                            # of the mathematics, which is shown next
 
     def __init__(self, folder, seconds, read_key):
         self.folder = folder
@@ -105,6 +108,9 @@ def learn(session):
 
 def attempt(session, action):
     """Do something, and draw the screen; an error is one line on it."""
+    if action is not show_mathematics and session.page:
+        session.page = 0
+        session.body = []
     try:
         action(session)
     except OSError as error:
@@ -118,7 +124,7 @@ def begin(session):
     """Explain what dv is, and show the last exercise that was open, or the first unsolved one."""
     try:
         progress = session.progress
-        there = [step for step in whole_path() if step.name == progress.at]
+        there = [step for step in WHOLE if step.name == progress.at]
         arrive(session, there[0]) if there and unsolved(progress) else go_on(session)
     finally:
         if session.step:
@@ -126,18 +132,18 @@ def begin(session):
 
 
 def go_on(session):
-    """Go to the next unsolved exercise; after the last one, start over."""
-    steps = whole_path()
+    """Go to the next unsolved exercise; after the last one, start over. It ends with the core."""
     left = unsolved(session.progress)
+    steps = CORE if session.step in CORE else WHOLE
     at = steps.index(session.step) + 1 if session.step else 0
     arrive(session, next((step for step in steps[at:] + steps[:at] if step in left), None))
 
 
 def go_back(session):
-    number = whole_path().index(session.step)
+    number = WHOLE.index(session.step)
     if not number:
         raise UserError("this is the first exercise")
-    arrive(session, whole_path()[number - 1])
+    arrive(session, WHOLE[number - 1])
 
 
 def go_to(session, typed):
@@ -146,7 +152,7 @@ def go_to(session, typed):
         typed += key
     if key != ENTER:
         return
-    numbered = dict(enumerate(whole_path(), 1))
+    numbered = dict(enumerate(WHOLE, 1))
     if int(typed) not in numbered:
         raise UserError(f"there is no exercise {typed}: their numbers are 1 to {len(numbered)}")
     arrive(session, numbered[int(typed)])
@@ -168,15 +174,19 @@ def arrive(session, step):
     session.report = session.seen = None
     session.body = []
     if step is None:
-        session.body = [f"All {len(whole_path())} exercises are solved. Now train GPT-2 with your own gradients:",
+        more = unsolved(session.progress)
+        said = f"All {len(CORE)} exercises of the core are solved." if more else \
+            f"All {len(WHOLE)} exercises are solved."
+        session.body = [f"{said} Now train GPT-2 with your own gradients:",
                         f"    npgpt train --backward {session.folder}"]
+        session.body += [f"npgpt learn goes on with {len(more)} more to practise."] * bool(more)
         return
     if not os.path.lexists(session.file):
         write_step(step, session.file)
     session.body = [task(session)]
     session.seen = file_state(session.file)
     session.progress.arrived(step.name)
-    if not is_untouched(step, session.file):
+    if step.is_reading or not is_untouched(step, session.file):
         judge(session)
 
 
@@ -235,31 +245,64 @@ def session_exercise(session):
 
 
 def give_hint(session):
-    session.body.append(next_hint(session_exercise(session), session.progress, session.seconds,
-                                  session.report))
+    hint = next_hint(session_exercise(session), session.progress, session.seconds, session.report)
+    if hint not in session.body:        # the last one stays
+        session.body.append(hint)
 
 
 def show_mathematics(session):
-    """Show a derivation: its introduction and, but not in a bug hunt, the section on the missing or wrong line."""
-    key = None
-    if not session.step.is_bug:
-        with contextlib.suppress(UserError, OSError):       # of a file that is damaged or missing
-            key = key_in_question(session_exercise(session), session.report)
-        if not key and session.report:      # the learner's steps are not the package's
-            key = next((line.name for line in session.report.lines if line.verdict == WRONG), None)
-    session.body = derivation_text(session.step.lesson, key or None)
+    """Show the next page of a derivation: the idea and the formulas, at last the code."""
+    lesson, key = session.step.lesson, line_in_question(session)
+    idea, code = derivation_text(lesson, [key])
+    shown = pages(idea)
+    if key:
+        more = [each for each in code if not re.fullmatch("That is `[^`]*`.", each)]
+        shown.append(["In code:", "\n".join([f"    {answer(lesson, key)}", *more])])
+    at, last = session.page % len(shown), len(shown) - 1
+    following = "the code" if key and at == last - 1 else "the next page"
+    end = f"page {at + 1} of {len(shown)}" + f": press m again for {following}" * (at < last)
+    session.body = [*shown[at], end]
+    session.page = at + 1
+
+
+def show_worked(session):
+    """Show the line in question with numbers, and the shapes of its arrays."""
+    key = line_in_question(session)
+    lines = worked(session.step, key) if key else []
+    if not lines:
+        raise UserError("there is no worked example here")
+    session.body = ["The line with small arrays; the numbers are rounded to two digits.",
+                    "\n".join(lines)]
+
+
+def line_in_question(session):
+    """Return the key of the line that is missing or wrong, or that a solved exercise is about.
+
+    In a bug hunt it is "": it must not say which line.
+    """
+    if session.step.is_bug and not session.solved:
+        return ""
+    key = ""
+    with contextlib.suppress(UserError, OSError):       # of a file that is damaged or missing
+        exercise = session_exercise(session)
+        key = main_key(exercise) if session.solved else key_in_question(exercise, session.report)
+    if not key and session.report:      # the learner's steps are not the package's
+        key = next((line.name for line in session.report.lines if line.verdict == WRONG), "")
+    return key
 
 
 def show_list(session):
     """Show the exercises by number, a row for each layer; x: solved, >: the present one."""
     left = unsolved(session.progress)
-    number = itertools.count(1)
-    rows = []
-    for layer in LESSONS:
-        entries = [list_entry(step, next(number), step == session.step, step not in left)
-                   for step in path_of(layer)]
-        rows.append(f"{layer:<15}" + " ".join(entries))
-    session.body = ["\n".join(rows)]
+    rows = {}
+    for number, step in enumerate(WHOLE, 1):
+        is_rule = step.layer in LESSON_0
+        what = step.layer if is_rule else "bug" if step.is_bug else step.what
+        entry = list_entry(f"{number:>2} {what}", step == session.step, step not in left)
+        row = rows.setdefault("rules" if is_rule else step.layer, [])
+        row += ["+"] * (step in MORE and "+" not in row) + [entry]
+    lines = [f"{name:<15}" + " ".join(row) for name, row in rows.items()]
+    session.body = ["\n".join(lines), "After a + comes more practice."]
 
 
 def ask_reset(session):
@@ -273,17 +316,19 @@ def ask_reset(session):
     session.body = [task(session), f"{session.file} was reset{kept}"]
 
 
-ACTIONS = {"h": give_hint, "m": show_mathematics, "n": go_on, ENTER: go_on, "p": go_back,
+ACTIONS = {"h": give_hint, "m": show_mathematics, "w": show_worked, "n": go_on, ENTER: go_on, "p": go_back,
            "l": show_list, "r": ask_reset, "c": judge_afresh,
            **{digit: functools.partial(go_to, typed=digit) for digit in DIGITS}}
 
 
 def draw_screen(session, question=KEYS):
     """Show the progress in one line, the paragraphs, and the keys or a question."""
-    n = len(whole_path())
-    solved = n - len(unsolved(session.progress))
+    is_more = session.step in MORE
+    steps = MORE if is_more else CORE
+    n = len(steps)
+    solved = n - len(unsolved(session.progress, steps))
     bar = "#" * (BAR * solved // n)
-    title = f"npgpt learn  [{bar:-<{BAR}}] {solved} of {n}"
+    title = f"npgpt learn  [{bar:-<{BAR}}] {solved} of {n}" + " more" * is_more
     if session.step is None:
         return show(title, session.body, None)
     if file_state(session.file) is None:
@@ -293,17 +338,19 @@ def draw_screen(session, question=KEYS):
 
 def task(session):
     begin = f"{session.step.lesson.title}. Open {session.file} in your editor"
+    if session.step.is_reading:
+        return f"{begin}, and read it; m shows its mathematics."
     if session.step.is_bug:
         return f"{begin}: one line of its backward is wrong. Correct it, and save: the verdict appears here."
     with contextlib.suppress(UserError, OSError):       # the verdict says why
         if left := read_exercise(session.file).blanks:
-            begin += f", and begin with line {left[0].lineno}: replace `...` with code"
+            begin += (f", and begin with line {left[0].lineno}: replace `...` with code (w shows "
+                      "such a line with numbers)")
     return f"{begin}. Whenever you save it, the verdict appears here."
 
 
-def list_entry(step, number, is_present, is_solved):
-    """Return a step in the list: "x 9 level 1", ">10 level 2", " 12 bug"."""
-    text = f"{number:>2} {'bug' if step.is_bug else step.what}"
+def list_entry(text, is_present, is_solved):
+    """Return an exercise in the list: "x 9 level 1", ">10 level 3", " 12 bug"."""
     if is_present:
         return style(REVERSE, f">{text}")
     return style(GREEN, f"x{text}") if is_solved else f" {text}"

@@ -1,7 +1,8 @@
 """Write the lessons as Jupyter notebooks (needs the extra "notebook").
 
-Without an argument it writes one for each lesson, in the order of npgpt learn, and
-00-start-here.ipynb; with a file my_layer.py one for each pair in it (see npgpt gradcheck --help).
+Without an argument it writes one for each lesson, in the order of npgpt learn, 00-start-here.ipynb,
+and 00-one-step.ipynb, a training step with every number in it; with a file my_layer.py one for each
+pair in it (see npgpt gradcheck --help).
 They run in JupyterLab, VS Code and hosted notebooks, where your code has no limits.
 """
 
@@ -13,6 +14,7 @@ from npgpt.errors import UserError
 from npgpt.files import read_bytes, write_atomically
 from npgpt.study.exercises.exercise import FOLDER
 from npgpt.study.lessons.table import LESSONS, chosen_lessons, is_file
+from npgpt.study.notebooks.one_step import step_cells
 from npgpt.study.notebooks.write import as_bytes, file_of, lesson_cells, start_cells
 
 
@@ -34,6 +36,7 @@ def run(args):
     texts = {file_of(lesson): as_bytes(lesson_cells(lesson, out)) for lesson in lessons}
     if args.layer == "all":
         texts["00-start-here.ipynb"] = as_bytes(start_cells())
+        texts["00-one-step.ipynb"] = as_bytes(step_cells())
     for name, text in texts.items():
         path = out / name
         if os.path.lexists(path) and read_bytes(path) != text:

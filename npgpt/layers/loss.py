@@ -9,7 +9,7 @@ def cross_entropy_forward(logits, targets):
     """Compute loss = mean over the counted targets of -log softmax(logits)[target].
 
     logits (..., V), targets (...) integers in [0, V), or -1 (`IGNORE_INDEX`) for a position that does not count; at
-    least one counts -> loss (0-d array, nats per token), cache.
+    least one counts -> loss (0-d array, in nats per token: the unit of a natural logarithm), cache.
 
     The largest logit of each row is subtracted first: the softmax does not change, and exp cannot
     overflow. The cache holds the probabilities, from which two lines make the gradient; the logits

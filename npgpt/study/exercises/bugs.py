@@ -19,12 +19,17 @@ def mistakes_of(lesson):
     return {key: note.mistake for key, note in read_notes(lesson).items() if note.mistake}
 
 
-def bug_text(lesson, seed, path):
-    """Return the text of an exercise file with a bug; the same seed plants the same bug."""
-    task = f"One line of {lesson.backward.__name__} has a bug. Find it, fix it, and check the file."
+def place_of(lesson, seed):
+    """Return the statement in which a seed plants its bug."""
     mistakes = mistakes_of(lesson)
     places = [each for each in statements(backward_tree(lesson)) if key_of(each) in mistakes]
-    place = places[seed % len(places)]
+    return places[seed % len(places)]
+
+
+def bug_text(lesson, seed, path, commands=True):
+    """Return the text of an exercise file with a bug; the same seed plants the same bug."""
+    task = f"One line of {lesson.backward.__name__} has a bug. Find it, fix it, and check the file."
+    place = place_of(lesson, seed)
     lines = list(read_source(lesson.backward).lines)
-    replace_code(lines, place, place, mistakes[key_of(place)])
-    return file_text(lesson, f"bug {seed}", task, path, lines)
+    replace_code(lines, place, place, mistakes_of(lesson)[key_of(place)])
+    return file_text(lesson, f"bug {seed}", task, path, lines, commands)

@@ -32,9 +32,16 @@ from npgpt.study.lessons.table import LESSONS, lesson_named
 LEVELS = (1, 2, 3)
 FOLDER = "exercises"
 NUMPY = "import numpy as np"
+READING = "reading"
 TITLE = re.compile(
-    r"# npgpt exercise: (.+?)(?: of (.+?\.py)(.*))?, (long way|level [123]|bug \d+)\s*"
+    r"# npgpt exercise: (.+?)(?: of (.+?\.py)(.*))?, "
+    r"(long way|step \d|level [123]|bug \d+|reading)\s*"
 )
+IN_STEPS = "layernorm",         # its long way is also there as steps, with one blank each
+MODELS_WORDS = """\
+p: the parameters, a dict of dicts of arrays; dp: their gradients, with the same keys.
+ops: the functions of the layers (NumPy's, or those of a faster engine).
+cache: what the forward keeps for the backward, here with the caches of the layers that it calls."""
 SHAPE = re.compile(r"(# (\d x )?\(.*?\))?")       # in a comment: "# (B, T, C)"
 NAMED = ast.Name | ast.Tuple | ast.List | ast.Dict
 HINT = (
@@ -46,7 +53,10 @@ HINT = (
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """An exercise. layer: the key of its lesson; what: "long way", "level 2" or "bug 7"."""
+    """An exercise. layer: the key of its lesson; what: "long way", "level 2", "bug 7" and so on.
+
+    A "step 3" is the long way with only its third blank; "reading" has no blank at all.
+    """
 
     layer: str
     what: str
@@ -55,7 +65,7 @@ class Step:
     def lesson(self):
         """The lesson, with the backward that the exercise is about."""
         found = lesson_named(self.layer)
-        is_long = self.what == "long way"
+        is_long = self.what.startswith(("long", "step"))
         return dataclasses.replace(found, backward=found.long_way) if is_long else found
 
     @property
@@ -74,9 +84,22 @@ class Step:
         return self.what.startswith("bug")
 
     @property
+    def is_reading(self):
+        return self.what == READING
+
+    @property
     def level(self):
-        """The level, 0 for the long way; or the seed of a bug."""
-        return 0 if self.what == "long way" else int(self.what.split()[1])
+        """The level, 0 for the long way; or the number of a step, or the seed of a bug."""
+        return int(self.what.split()[1]) if self.what[-1].isdigit() else 0
+
+    @property
+    def left_out(self):
+        """The statements of the package's backward that the learner writes, in order."""
+        if self.is_bug or self.is_reading:
+            return []
+        if self.what.startswith("step"):
+            return left_out(self.lesson, 0)[self.level - 1:self.level]
+        return left_out(self.lesson, self.level)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,20 +122,35 @@ class Exercise(Step):
 
 
 def level_text(lesson, level, path, backward=None):
-    """Return the text of an exercise file.
+    """Return the text of an exercise file, as `step_text`; backward: lines without blanks."""
+    step = Step(lesson.key, f"level {level}" if level else "long way")
+    return step_text(step, path, backward=backward)
 
-    path: its name in the header; backward: lines instead of `blanked` ones.
+
+def step_text(step, path, commands=True, backward=None):
+    """Return the text of an exercise's file.
+
+    path: where it will be. commands: whether its header says how it is checked. backward: other
+    lines, without blanks.
     """
+    lesson = step.lesson
     task = (
         f"Replace each `...` in {lesson.backward.__name__} with code. The gradient of v is called "
         "dv; it has the shape of v and holds d(loss)/d(v). All that you need is in the forward "
-        "and in its cache."
+        "and in its cache, the tuple that it keeps for the backward."
     )
-    what = f"level {level}" if level else "long way"
-    return file_text(lesson, what, task, path, backward or blanked(lesson, level))
+    if step.is_reading:
+        task = (
+            f"Nothing is to be written here. Read {lesson.forward.__name__} from its first line "
+            f"to its last, and {lesson.backward.__name__} beside it: it undoes the same lines in "
+            "the opposite order, each by that layer's own backward. One line of it is a sum: "
+            "which, and why?"
+        )
+    lines = backward or blanked(lesson, step.left_out)
+    return file_text(lesson, step.what, task, path, lines, commands)
 
 
-def file_text(lesson, what, task, path, backward):
+def file_text(lesson, what, task, path, backward, commands=True):
     """Return the text of an exercise file. task: a paragraph; backward: lines."""
     shown = str(path) if str(path).isprintable() else "FILE"
     name = lesson.name
@@ -122,11 +160,16 @@ def file_text(lesson, what, task, path, backward):
     header = [
         f"# npgpt exercise: {name}, {what}",
         "#",
-        *(f"# {line}" for line in textwrap.wrap(task, 110)),
-        "#",
-        f"#     npgpt exercise check {shown}            is it right?",
-        f"#     npgpt exercise check {shown} --hint     a hint; one more at each call",
+        *(f"# {line}" for line in textwrap.wrap(task, 98)),
     ]
+    if lesson.is_composite:
+        header += ["#", *(f"# {line}" for line in MODELS_WORDS.split("\n"))]
+    if commands:
+        header += [
+            "#",
+            f"#     npgpt exercise check {shown}            is it right?",
+            f"#     npgpt exercise check {shown} --hint     a hint; one more at each call",
+        ]
     forward = read_source(lesson.forward).lines
     parts = header, [preamble(lesson)], forward, without_explanations(lesson, backward)
     text = "\n\n\n".join("\n".join(lines) for lines in parts) + "\n"
@@ -172,13 +215,13 @@ def defined(node):
     return assigned_anywhere(node) | {each.asname or each.name.split(".")[0] for each in aliases}
 
 
-def blanked(lesson, level):
-    """Return the lines of the lesson's backward without the lines of that level."""
+def blanked(lesson, left):
+    """Return the lines of the lesson's backward without those statements; one `...` for all."""
     lines = list(read_source(lesson.backward).lines)
-    if level == 3:
+    if len(left) == len(statements(backward_tree(lesson))):
         _, indent, _, end = beginning(lines)
         return [*lines[:end], f"{indent}..."]
-    for statement in reversed(left_out(lesson, level)):
+    for statement in reversed(left):
         replace_code(lines, statement, statement.value, "...")
     return lines
 
@@ -221,17 +264,18 @@ def notes_of(lesson):
         if is_result or made & gradients and not isinstance(each.value, ast.Dict):
             lengths[key_of(each)] = len(ast.unparse(each.value))
     longest = max(lengths, key=lengths.get, default=None)   # the line that is most worth writing
-    return {key: Note(HINT, 1 if key == longest else 2) for key in lengths}
+    return {key: Note(HINT, HINT, 1 if key == longest else 2) for key in lengths}
 
 
 @functools.cache
 def levels_of(layer):
-    """Return what exercises a layer has: "long way", and each "level N" that leaves out more."""
+    """Return what exercises a layer has: "long way", steps, each "level N" that leaves out more."""
     lesson = lesson_named(layer)
-    numbers = [0, *(len(left_out(lesson, level)) for level in LEVELS)]
-    numbers[-1] -= 1            # the return alone is not worth a level
+    steps = left_out(Step(layer, "long way").lesson, 0) if layer in IN_STEPS else []
+    numbers = [0, *(sum(not is_given(each) for each in left_out(lesson, level)) for level in LEVELS)]
     levels = [f"level {level}" for level in LEVELS if numbers[level] > numbers[level - 1]]
-    return ["long way"] * bool(lesson.long_way) + levels
+    steps = [f"step {i}" for i in range(1, 1 + len(steps))]
+    return ["long way"] * bool(lesson.long_way) + steps + levels
 
 
 def beginning(lines):
@@ -308,6 +352,16 @@ def key_of(statement):
         case ast.Expr(value=ast.Call(func=called)):
             return ast.unparse(called)
     return ast.unparse(statement)
+
+
+def is_given(statement):
+    """Return whether a statement is not worth asking for: it reads the cache, or returns."""
+    return isinstance(statement, ast.Return) or ast.unparse(statement.value) == "cache"
+
+
+def package_statements(lesson):
+    """Return key -> statement of the lines of the package's backward."""
+    return {key_of(each): each for each in statements(backward_tree(lesson))}
 
 
 def is_blank(node):

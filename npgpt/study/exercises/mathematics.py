@@ -2,12 +2,15 @@
 
 A file has paragraphs separated by blank lines, `## v` headings, `code`, $inline$ and $$display$$
 formulas. The text before the first heading introduces the pair; the section `v` derives the
-gradient of the variable v. A heading may be followed by notes for the exercises on a line of the
-backward, which the page does not show:
+gradient of the variable v. A sentence "That is `code`" gives the line away: it comes after the
+formulas. A block that begins with > is about the fused gradient, and not shown for the long way.
+A heading may be followed by notes for the exercises on a line of the backward, which the page does
+not show:
 
     line: dv            the key of the line (see `exercise.key_of`); by default "d" and the heading
     level: 2            the lowest level that leaves the line out; 0: a line of the long way
     hint: …             how to derive the line, in words; continued in indented lines
+    why: …              why it is so, in a sentence, once it is written; by default the hint
     mistake: dv = …     a common mistake, for `npgpt exercise bug`
     known: dv = … | …   others, each with its name, if the judge finds no name itself
 """
@@ -15,12 +18,13 @@ backward, which the page does not show:
 import dataclasses
 import re
 
-FIELD = re.compile(r"^(line|level|hint|mistake|known): (.*(?:\n .*)*)", re.MULTILINE)
+FIELD = re.compile(r"^(line|level|hint|why|mistake|known): (.*(?:\n .*)*)", re.MULTILINE)
 SYMBOLS = {
     "cdot": "·", "delta": "δ", "dots": "…", "infty": "∞", "int": "∫", "odot": "⊙",
     "partial": "∂", "Phi": "Φ", "pi": "π", "prime": "′", "sum": "∑", "top": "ᵀ",
     "left": "", "right": "", "limits": "", "quad": "",
 }
+CODE = re.compile(r"(?:^| )That is (?=`)(?:`[^`]*`|[^`.])*\.")     # a sentence that says the code
 IN = r"\{([^{}]*)\}"
 RULES = {       # of formulas as text, in this order; each is about innermost braces
     rf"\\frac{IN}{IN}": lambda m: f"{factor(m[1])}/{factor(m[2])}",
@@ -38,6 +42,7 @@ class Note:
     """The notes on a line of a backward, as described above; known: (code, name) of mistakes."""
 
     hint: str
+    why: str = ""
     level: int = 3
     mistake: str | None = None
     known: tuple[tuple[str, str], ...] = ()
@@ -48,13 +53,33 @@ def read_text(lesson):
     return lesson.derivation.read_text(encoding="utf-8-sig") if lesson.derivation.is_file() else ""
 
 
-def blocks(text):
-    """Yield (heading or None, block) for each block of text between blank lines."""
+def blocks(text, long=False):
+    """Yield (heading or None, block) for each block of text between blank lines; long: see above."""
     heading = None
     for block in re.split(r"\n\s*\n", text.strip()):
         if block.startswith("## "):
             heading = block[3:].strip()
-        yield heading, block
+        if not (long and block.startswith(">")):
+            yield heading, re.sub("(?m)^> ?", "", block)
+
+
+def is_long(lesson):
+    """Return whether a lesson's backward is its long way."""
+    return lesson.backward is lesson.long_way
+
+
+def built_on(lesson):
+    """Return {heading: the sections that it builds on, in order}: those of skipped gradients.
+
+    A fused gradient is derived from them; in the long way each has a line of its own.
+    """
+    found, before = {}, []
+    for heading in dict.fromkeys(heading for heading, _ in blocks(read_text(lesson)) if heading):
+        before.append(heading)
+        if heading not in lesson.skipped or is_long(lesson):
+            *found[heading], _ = before
+            before = []
+    return found
 
 
 def read_notes(lesson, long=False):
@@ -66,17 +91,48 @@ def read_notes(lesson, long=False):
         level = int(fields["level"])
         if pairs and (level > 0 or long):   # a line of the long way may have the key of one above
             known = tuple(tuple(value.split(" | ")) for name, value in pairs if name == "known")
-            notes[fields["line"]] = Note(fields["hint"], level, fields["mistake"], known)
+            why = fields.get("why", fields["hint"].split(". ")[0].rstrip(".") + ".")
+            notes[fields["line"]] = Note(fields["hint"], why, level, fields["mistake"], known)
     return notes
 
 
-def derivation_text(lesson, key=None):
-    """Return the paragraphs of the introduction, and of the section on a line, as text."""
-    found = [*blocks(read_text(lesson))]
-    wanted = {None}
-    wanted |= {each for each, block in found if key == f"d{each}" or f"line: {key}\n" in block}
-    return [block_text(block) for heading, block in found
-            if heading in wanted and not FIELD.match(block)]
+def derivation_text(lesson, keys=()):
+    """Return the introduction, the sections on some lines and what they build on, as paragraphs.
+
+    Returns the idea with the formulas, and the sentences that say the code of the lines.
+    """
+    found = [*blocks(read_text(lesson), is_long(lesson))]
+    headings = {each for each, block in found for key in keys
+                if key == f"d{each}" or f"line: {key}\n" in block}
+    before = built_on(lesson)
+    wanted = {None, *headings}.union(*(before.get(each, ()) for each in headings))
+    idea, code = [], []
+    for heading, block in found:
+        if heading in wanted and not FIELD.match(block):
+            text = block_text(block)
+            if heading in headings:
+                code += [each.strip() for each in CODE.findall(text)]
+            idea.append(re.sub(r"^ (?=\S)", "", CODE.sub("", text)))
+    return [*filter(None, idea)], code
+
+
+def formula_of(lesson, key):
+    """Return the formula for a line in the derivation, "dbias[c] = ∑_n dy[n,c]", or None.
+
+    It is the last one before the sentence that says the code; in the long way the first one.
+    """
+    found = [*blocks(read_text(lesson), is_long(lesson))]
+    names = {key}
+    if not key.isidentifier():          # np.add.at: what its section derives
+        names |= {f"d{heading}" for heading, block in found if f"line: {key}\n" in block}
+    formula = None
+    for _, block in found:
+        if formula and (is_long(lesson) or CODE.search(block_text(block))):
+            break
+        for line in block_text(block).split("\n") * block.startswith("$$"):
+            if re.split(r"\[| = ", line.strip())[0] in names:
+                formula = line.strip()
+    return formula
 
 
 def block_text(block):
@@ -115,7 +171,7 @@ def factor(text):
     return f"({text})" if re.search("[ +/·,=-]", name) else text
 
 
-def parse_derivation(text):
+def parse_derivation(text, long=False):
     """Return the introduction, and the section of each variable, in lists of markupsafe.Markup."""
     from latex2mathml.converter import convert
     from markupsafe import Markup, escape  # comes with Jinja2
@@ -134,7 +190,7 @@ def parse_derivation(text):
         return formula(piece[1:-1], "inline") if piece.startswith("$") else escape(piece)
 
     sections = {None: []}
-    for heading, block in blocks(text):
+    for heading, block in blocks(text, long):
         fragments = sections.setdefault(heading, [])
         if block.startswith("$$"):
             fragments.append(formula(block.strip("$\n "), "block"))

@@ -1,4 +1,4 @@
-"""The path of `npgpt learn`: all exercises in order, and their files."""
+"""The path of `npgpt learn`: the core, in order, then more practice; and their files."""
 
 import functools
 import os
@@ -6,53 +6,93 @@ import os
 from npgpt.errors import UserError
 from npgpt.files import read_bytes, write_atomically
 from npgpt.study.exercises.bugs import bug_layers, bug_text
-from npgpt.study.exercises.exercise import Step, level_text, levels_of
-from npgpt.study.lessons.table import LESSON_0, LESSONS
+from npgpt.study.exercises.exercise import READING, Step, levels_of, step_text
+
+# layer | its core | more practice
+PATH = """
+chain          | level 2                   |
+twice          | level 2                   |
+broadcast      | level 2                   |
+difference     | level 2                   |
+linear         | level 1, level 3, bug 1   |
+gelu_tanh      | level 1, level 3          | bug 1
+cross_entropy  | long way, level 1         | level 2, bug 1
+embedding      | level 1                   | level 2, bug 1
+attention      | long way, level 1, bug 1  | level 3
+layernorm      | step 1, step 2, step 3, step 4, step 5, level 1, level 3 | bug 1
+mlp            | level 2                   | bug 1
+self_attention | level 1                   | level 2, bug 1
+block          | level 2                   | bug 1
+gpt            | reading                   | level 2, bug 1
+gelu_exact     |                           | level 1, bug 1
+head           |                           | level 1, bug 1
+dropout        |                           | level 1
+lora           |                           | level 2, bug 1
+"""
+
+
+def steps_in(column):
+    """Return the steps in a column of the table, in order."""
+    rows = [[cell.strip() for cell in row.split("|")] for row in PATH.strip().split("\n")]
+    return [Step(row[0], what) for row in rows for what in row[column].split(", ") if what]
+
+
+CORE, MORE = steps_in(1), steps_in(2)
+WHOLE = CORE + MORE
 
 
 @functools.cache
 def path_of(layer):
-    """Return the steps of a layer: its levels, then a bug; in lesson 0 two levels."""
+    """Return all steps of a layer in which something is to be written: its levels, then a bug."""
     steps = [Step(layer, what) for what in levels_of(layer)]
-    if layer in LESSON_0:
-        return steps[:2]
     return steps + [Step(layer, "bug 1")] * (layer in bug_layers())
 
 
-def whole_path():
-    """Return all steps, in order."""
-    return [step for layer in LESSONS for step in path_of(layer)]
-
-
-def unsolved(progress):
+def unsolved(progress, steps=WHOLE):
     """Return the steps that are not solved yet, in order."""
-    return [step for step in whole_path() if "solved" not in progress.entry(step.name)]
+    return [step for step in steps if not any(
+        "solved" in progress.entry(Step(step.layer, what).name) for what in (
+            step.what, *containing(step)))]
 
 
-def initial(step, path):
-    """Return the initial bytes of a step's file; path: what its header calls it."""
-    text = bug_text if step.is_bug else level_text
-    return text(step.lesson, step.level, path).encode("utf-8", "replace")
+def containing(step):
+    """Return what contains the same lines and more: it counts too."""
+    kind, _, number = step.what.partition(" ")
+    if kind == "step":
+        return ["long way"]
+    if step.what == READING:
+        return ["level 1", "level 2", "level 3"]
+    return [f"level {level}" for level in range(int(number) + 1, 4)] if kind == "level" else []
+
+
+def initial(step, path, commands=False):
+    """Return the initial bytes of a step's file. commands: whether it says how it is checked."""
+    text = bug_text(step.lesson, step.level, path, commands) if step.is_bug else \
+        step_text(step, path, commands)
+    return text.encode("utf-8", "replace")
 
 
 def write_step(step, path, new=False):
-    """Write a step's file with its initial text. new: raise UserError if it exists."""
+    """Write a step's file with its initial text.
+
+    new: as a file of its own, which says how it is checked. Raises UserError then if it exists.
+    """
     if new and os.path.lexists(path):
         raise UserError(f"{path} exists: choose another name with --out, or delete it")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, initial(step, path))
+    write_atomically(path, initial(step, path, commands=new))
 
 
 def is_untouched(step, path):
     """Return whether a step's file still has its initial text."""
-    return read_bytes(path) == initial(step, path)
+    return read_bytes(path) in (initial(step, path), initial(step, path, commands=True))
 
 
 def reset(step, path):
     """Reset a step's file. Return the path of a copy of the learner's text, or None."""
     text = read_bytes(path) if os.path.lexists(path) else b""
     copy = None
-    if text.strip() and text != initial(step, path):
+    if text.strip() and not is_untouched(step, path):
         copy = path.with_name(path.name + ".bak")
         write_atomically(copy, text)
     write_step(step, path)

@@ -1,16 +1,17 @@
-"""Hints: the mistake, the forward's line to look at, the rule in words, the package's own line."""
+"""Hints, one at a time: what is wrong, the rule, the formula, the answer; and why it is right."""
 
 import ast
 
-from npgpt.study.exercises.exercise import key_of, notes_of, statements
-from npgpt.study.gradcheck.flow import undone
-from npgpt.study.gradcheck.source import backward_tree, read_source
+from npgpt.study.exercises.bugs import place_of
+from npgpt.study.exercises.exercise import key_of, notes_of, package_statements
+from npgpt.study.exercises.mathematics import formula_of
 from npgpt.study.judge.child import run_child
 
 PREPARATION = (
     "It only prepares what the next lines need: the same numbers in another shape, or what the "
     "cache holds."
 )
+BESIDE = 5          # lines that are shown beside the learner's
 
 
 def next_hint(exercise, progress, seconds, report=None, seed=None):
@@ -22,23 +23,21 @@ def next_hint(exercise, progress, seconds, report=None, seed=None):
     if report.right:
         return f"{exercise.path}: every gradient is right, no hint is needed"
     key = key_in_question(exercise, report)
-    mistakes = [
-        str(each)
-        for wrong in report.wrong[:1]
-        for each in wrong.mistakes
-        if each.kind not in ("unknown", "rule")
-    ]
-    found = mistakes + (hints(exercise.lesson, key) if key else shown(exercise, report.wrong[0]))
+    wrong = what_is_wrong(report)
+    found = wrong + hints(exercise.lesson, key)
     # A mistake of another kind on the same line begins again.
-    number = progress.next_hint(exercise.name, ": ".join([key, *mistakes]), len(found) - 1)
+    number = progress.next_hint(exercise.name, ": ".join([key, *wrong]), len(found) - 1)
     return f"hint {number + 1} of {len(found)}: {found[number]}"
 
 
-def shown(exercise, wrong):
-    """Return the hints on a mistake that is in no line of the package: its evidence, the rule."""
+def what_is_wrong(report):
+    """Return what is wrong in the first wrong line: each mistake that has a name, or its evidence."""
+    if report.sound:
+        return []
+    wrong = report.wrong[0]
+    named = [str(each) for each in wrong.mistakes if each.kind not in ("unknown", "rule")]
     evidence = "; ".join(map(str, wrong.evidence)) or "it is wrong"
-    note = notes_of(exercise.lesson).get(wrong.name)
-    return [f"{wrong.name}: {evidence}".removeprefix(": "), *([note.hint] if note else [])]
+    return named or [f"{wrong.name}: {evidence}".removeprefix(": ")]
 
 
 def key_in_question(exercise, report):
@@ -55,20 +54,50 @@ def key_in_question(exercise, report):
     return first if first in keys else [*left, keys[-1]][0]
 
 
-def package_statements(lesson):
-    """Return key -> statement of the lines of the package's backward."""
-    return {key_of(each): each for each in statements(backward_tree(lesson))}
-
-
 def hints(lesson, key):
-    """Return the three hints on a line: the forward's line, the rule, the line itself."""
-    statement = package_statements(lesson)[key]
-    quoted = undone(lesson, read_source(lesson.backward).first + statement.lineno - 1).values()
-    lines = f"the forward's line{'s' * (len(quoted) > 1)}: {'; '.join(quoted)}"
-    notes = notes_of(lesson)
-    writer = lesson.file.name if lesson.is_own else "the package"
-    return [
-        f"look at {lines if quoted else 'what the cache holds'}",
-        notes[key].hint if key in notes else PREPARATION,
-        f"{writer} writes: {' '.join(ast.unparse(statement).split())}",
-    ]
+    """Return the hints on a line: the rule, its formula if the derivation has one, the line itself.
+
+    Without a key there are none: the learner's line is none of the package's.
+    """
+    if not key:
+        return []
+    notes, formula = notes_of(lesson), formula_of(lesson, key)
+    found = [notes[key].hint if key in notes else PREPARATION]
+    found += [f"as a formula: {formula}"] if formula else []
+    return [*found, f"The answer: {answer(lesson, key)}"]
+
+
+def answer(lesson, key):
+    """Return the package's line, or "" if it has none of that key."""
+    found = package_statements(lesson).get(key)
+    return code_of(found) if found else ""
+
+
+def code_of(statement):
+    return " ".join(ast.unparse(statement).split())
+
+
+def asked(exercise):
+    """Return the package's statements that a learner writes or mends."""
+    if exercise.is_bug:
+        return [place_of(exercise.lesson, exercise.level)]
+    return exercise.left_out
+
+
+def main_key(exercise):
+    """Return the key of the line that an exercise is about: the lowest level's."""
+    notes = notes_of(exercise.lesson)
+    keys = [key for each in asked(exercise) if (key := key_of(each)) in notes] or [*notes]
+    return min(keys, key=lambda key: notes[key].level, default="")
+
+
+def why(exercise):
+    """Return what is said of a solved exercise: why, and the package's lines beside the learner's."""
+    note = notes_of(exercise.lesson).get(main_key(exercise))
+    said = [f"Why: {note.why}"] if note else []
+    mine = {key_of(each): code_of(each) for each in exercise.statements}
+    for each in asked(exercise):
+        yours, ours = mine.get(key_of(each)), code_of(each)
+        if yours != ours and len(said) < BESIDE:
+            said.append(f"yours: {yours}\nours:  {ours}" if yours else f"ours:  {ours}")
+    return "\n".join(said)

@@ -10,35 +10,51 @@ import os
 import shlex
 
 from npgpt.errors import UserError
-from npgpt.study.exercises.exercise import blanked, preamble, without_explanations
+from npgpt.study.exercises.exercise import (
+    Step,
+    blanked,
+    key_of,
+    levels_of,
+    preamble,
+    without_explanations,
+)
 from npgpt.study.exercises.mathematics import FIELD, blocks, read_text
-from npgpt.study.exercises.path import path_of
+from npgpt.study.exercises.worked import worked
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.judge.own_backward import TRAINED
 from npgpt.study.lessons.table import LESSONS
 
 MARKDOWN, CODE = "markdown", "code"
-SETUP = CODE, """\
+INSTALL = """\
 WHERE = "npgpt"         # or the folder of a clone, if your package index does not have npgpt
 import importlib.util
 
 if not importlib.util.find_spec("npgpt"):
-    %pip install -q "{WHERE}[notebook]"
-
+    %pip install -q "{WHERE}[gelu,plot]"
+"""
+# The style: a page that nbconvert makes shows what a cell returns in the font of prose, code too.
+SETUP = CODE, INSTALL + '''
 import inspect
 
-from IPython.display import Code
+from IPython.display import HTML, Code
 
-from npgpt.study import case, check, train"""
-TASKS = {"long way": "The long way: a gradient for each line of the forward", "level 1": "Level 1: one line",
-         "level 2": "Level 2: each gradient", "level 3": "Level 3: the whole function"}
+from npgpt.study import case, check, train
+
+display(HTML("""
+<style>.highlight pre {font: 13px/1.3 var(--jp-code-font-family, monospace)}</style>
+"""))'''
+LEVELS = {1: "one line", 2: "each gradient", 3: "the whole function"}
 START = """\
 # npgpt: every gradient of GPT-2, by hand
 
-Each notebook is about one pair of functions: a forward that GPT-2 runs, and the backward that you write. Replace each
-`...` with code, run the cell, then run the check below it: it names the first wrong line. Write it as you like; only
-the returned gradients count. Stuck? `checked.hint()` says a little more at each call, `checked.show("dx")` draws your
-gradient beside the true one, and the solution is folded under each check.
+First read [one training step, every number in it](00-one-step.ipynb), in 15 minutes.
+
+Each of the others is about one pair of functions: a forward that GPT-2 runs, and the backward that
+you write. Replace each `...` with code, run the cell, then run the check below it: it names the
+first wrong line. Write it as you like; only the returned gradients count. The cell grows: first one
+line is missing, then each gradient, then the whole function. Stuck? `checked.hint()` says a little
+more at each call, `checked.show("dx")` draws your gradient beside the true one, and the solution is
+folded below.
 
 What you have solved is noted in `progress.json`, where `npgpt learn`, the same path in a terminal, notes it too.
 
@@ -103,16 +119,11 @@ def lesson_cells(lesson, out):
         yield MARKDOWN, "\n\n".join(["## The mathematics", *mathematics_of(lesson)])
     yield MARKDOWN, "## A small example\n\nAll axes but the last are rows; red is positive, blue negative."
     yield CODE, f"example = case({name})\nexample.show()"
-    for step in path_of(lesson.key):
-        if step.what in TASKS:          # a bug is looked for in a file
-            yield MARKDOWN, f"## {TASKS[step.what]}"
-            yield CODE, "\n".join(without_explanations(step.lesson, blanked(step.lesson, step.level)))
-            yield CODE, (f"checked = check({name}, {backward}, level={json.dumps(step.level or 'long')})\n"
-                         'checked             # stuck? checked.hint(); in pictures: checked.show("dx")')
-            solution = "\n".join(
-                without_explanations(step.lesson, read_source(step.lesson.backward).lines)
-            )
-            yield MARKDOWN, folded("Solution", f"```python\n{solution}\n```")
+    steps = [Step(lesson.key, what) for what in levels_of(lesson.key)]
+    for is_long in (True, False):
+        levels = [each for each in steps if each.what.startswith("long" if is_long else "level")]
+        if levels:
+            yield from backward_cells(name, *levels)
     if lesson.key in TRAINED:
         yield MARKDOWN, ("## Train GPT-2 with your function\n\nThe last function that you ran, and npgpt's own: equal "
                          "gradients give equal losses.")
@@ -121,6 +132,39 @@ def lesson_cells(lesson, out):
                      f"{shlex.quote(key.partition(':')[0])}` says whether it still is the gradient.")
     yield CODE, ("print(inspect.getsourcefile(example.backward), inspect.getsourcelines(example.backward)[1])\n"
                  'Code(inspect.getsource(example.backward), language="python")')
+
+
+def backward_cells(name, first, *others):
+    """Yield a backward to write, its check, what to write next in the same cell, and its solution.
+
+    name: of the lesson, as code; first, others: the steps, levels in their order, or the long way.
+    """
+    lesson = first.lesson
+    which = "backward" if first.level else "long way: a gradient for each line of the forward"
+    yield MARKDOWN, f"## The {which}\n\nReplace each `...`, run the cell, and then the check below."
+    key = key_of(first.left_out[0])
+    if lines := worked(first, key):
+        text = "\n".join(lines)
+        yield MARKDOWN, folded(f"`{key}` in numbers, of small arrays", f"```text\n{text}\n```")
+    yield CODE, "\n".join(without_explanations(lesson, blanked(lesson, first.left_out)))
+    later = f"      # then {', '.join(str(step.level) for step in others)}" if others else ""
+    yield CODE, (f"checked = check({name}, {lesson.backward.__name__}, "
+                 f"level={json.dumps(first.level or 'long')}){later}\n"
+                 'checked             # stuck? checked.hint(); in pictures: checked.show("dx")')
+    if others:
+        done = f"That was level {first.level}, {LEVELS[first.level]}. Go on in the same two cells:"
+        yield MARKDOWN, "\n\n".join([done, *map(task, others)])
+    solution = "\n".join(without_explanations(lesson, read_source(lesson.backward).lines))
+    yield MARKDOWN, folded("Solution", f"```python\n{solution}\n```")
+
+
+def task(step):
+    """Return what a level asks for, in the cell of the level before."""
+    keys = dict.fromkeys(map(key_of, step.left_out))
+    what = ("Delete all lines below the `def`" if step.level == 3 else
+            f"Of these lines delete all but the beginning: {', '.join(f'`{key}`' for key in keys)}")
+    return (f"**Level {step.level}, {LEVELS[step.level]}.** {what}. Write them again, and check "
+            f"with `level={step.level}`.")
 
 
 def mathematics_of(lesson):

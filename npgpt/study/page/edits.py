@@ -3,8 +3,13 @@
 import ast
 import textwrap
 
-from npgpt.study.exercises.exercise import left_out, level_text, statements
-from npgpt.study.exercises.path import path_of
+from npgpt.study.exercises.exercise import (
+    is_given,
+    left_out,
+    level_text,
+    levels_of,
+    statements,
+)
 from npgpt.study.gradcheck.source import backward_tree, read_source
 
 
@@ -30,14 +35,9 @@ def edited(lesson, edits, path):
     return "\n".join(rows), {i: line for i, line in enumerate(origins, 1) if line}
 
 
-def is_given(statement):
-    """Return whether the page always shows a statement: it reads the cache, or returns the results."""
-    return isinstance(statement, ast.Return) or ast.unparse(statement.value) == "cache"
-
-
 def levels_on_path(lesson):
-    """Return the levels of a lesson that `npgpt learn` has, in order."""
-    return [step.level for step in path_of(lesson.key) if step.what.startswith("level")]
+    """Return the levels of a lesson, in order."""
+    return [int(what[-1]) for what in levels_of(lesson.key) if what.startswith("level")]
 
 
 def typed_statements(lesson):

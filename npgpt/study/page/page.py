@@ -8,13 +8,21 @@ import shlex
 
 import npgpt
 from npgpt.errors import UserError
-from npgpt.study.exercises.exercise import beginning, key_of, notes_of
-from npgpt.study.exercises.mathematics import parse_derivation, read_text
+from npgpt.study.exercises.exercise import (
+    Step,
+    beginning,
+    is_given,
+    key_of,
+    notes_of,
+    package_statements,
+)
+from npgpt.study.exercises.mathematics import built_on, is_long, parse_derivation, read_text
+from npgpt.study.exercises.worked import worked
 from npgpt.study.gradcheck.check import check_lesson
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.verdicts import CONSTANT, OTHER, WRONG
 from npgpt.study.lessons.table import LESSON_0
-from npgpt.study.page.edits import is_given, levels_on_path, typed_statements
+from npgpt.study.page.edits import levels_on_path, typed_statements
 from npgpt.study.page.planted import planted
 from npgpt.study.page.rows import line_entries, rows_of
 from npgpt.study.page.steps import Steps, known_truth
@@ -65,7 +73,8 @@ def studied_layer(lesson, long_way=None):
     """Check a lesson; return a dict for the template.
 
     long_way: the name of its section if the backward is the long way, whose lines are not edited.
-    lines: section -> line of the backward; data: for the script.
+    lines: section -> line of the backward; data: for the script. There built_on is section -> the
+    sections to show before it, and worked {"b57": lines of text}, an example of a line in numbers.
     """
     known = known_truth(lesson.key)
     typed = {} if long_way else typed_statements(lesson)
@@ -74,7 +83,7 @@ def studied_layer(lesson, long_way=None):
     if long_way:
         name = long_way
         title = f"{title}, step by step"
-    introduction, sections = parse_derivation(read_text(lesson))
+    introduction, sections = parse_derivation(read_text(lesson), is_long(lesson))
     checks = check_lesson(lesson, known=known)
     of_gradients = {each.variable: each.backward_line for each in checks}
     for i, each in enumerate(checks):
@@ -101,6 +110,8 @@ def studied_layer(lesson, long_way=None):
         "levels": [] if long_way else levels_on_path(lesson),
         "typed": typed,
         "lines": entries,
+        "built_on": built_on(lesson),
+        "worked": worked_lines(lesson),
         "planted": {} if wrong or lesson.is_own or long_way else planted(lesson),
         "steps": steps.steps,
         "arrays": steps.arrays,
@@ -109,6 +120,7 @@ def studied_layer(lesson, long_way=None):
     return {
         "name": name,
         "title": title,
+        "is_composite": lesson.is_composite,
         "exercise": exercise,
         "file": file,
         "verdict": verdict,
@@ -121,6 +133,18 @@ def studied_layer(lesson, long_way=None):
         "entries": entries,
         "data": data,
     }
+
+
+def worked_lines(lesson):
+    """Return {"b57": lines of text}: the worked example of each line that an exercise asks for.
+
+    Without its boxes, since the page has pictures.
+    """
+    step = Step(lesson.key, "long way" if is_long(lesson) else "level 3")
+    first, nodes = read_source(lesson.backward).first, package_statements(lesson)
+    examples = {key: worked(step, key) for key in notes_of(lesson) if key in nodes}
+    return {f"b{first + nodes[key].lineno - 1}": [each for each in lines if each[0] not in "┌│└"]
+            for key, lines in examples.items() if lines}
 
 
 def code_units(source, side, entries=None, notes=None, typed=()):

@@ -1,5 +1,6 @@
 """`npgpt learn` in a pseudo-terminal: what it shows, what the keys do, and another day."""
 
+import ast
 import json
 import os
 import re
@@ -14,8 +15,9 @@ import pytest
 
 from npgpt.cli import learn, screen
 from npgpt.errors import UserError
-from npgpt.study.exercises.mathematics import derivation_text, formula_text, read_notes, read_text
-from npgpt.study.exercises.path import Step, reset, whole_path
+from npgpt.study.exercises.exercise import notes_of, package_statements
+from npgpt.study.exercises.mathematics import derivation_text, formula_text, read_text
+from npgpt.study.exercises.path import CORE, MORE, WHOLE, Step, reset, unsolved
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.lessons.table import LESSONS, lesson_named
 from tests.helpers.runs import refused
@@ -25,25 +27,27 @@ pty = pytest.importorskip("pty")            # not on Windows
 termios = pytest.importorskip("termios")
 LINEAR = lesson_named("linear")
 RIGHT = solved(LINEAR, 1)
-FIRST, BUG = Step("linear", "level 1"), Step("linear", "bug 1")
+FIRST, BUG, AFTER = (
+    Step("linear", "level 1"), Step("linear", "bug 1"), Step("gelu_tanh", "level 1"))
 # what is pressed, and the number of the exercise; what is skipped comes again at the end
-KEYS = (r"p 8, 99999\n 9, 0\n 9, 7\np 6, 1\np 1, n 10, 7\nn 9, 1\x1b\n 9, "
-        rf"{len(whole_path())}\nnn 10")
+KEYS = (r"p 4, 99999\n 5, 0\n 5, 7\np 6, 1\np 1, n 6, 7\nn 8, 1\x1b\n 5, 26\nn 5, "
+        rf"{len(WHOLE)}\nnn 6")
 DAY = r"""
-see |  8 of | dv is the gradient | exercises/linear-level1.py in your editor, and begin with line
+see |  4 of 26 | dv is the gradient | exercises/linear-level1.py in your editor, and begin with line
+press w | dweight[0,1] = rows[0,0]·dy_rows[0,1] + | rows.T @ dy_rows, the only order that fits
 save rows.T @ dy_rows => -(rows.T @ dy_rows) | ratio -1 | The central | the first wrong line is
-press hh | hint 1 of 4: its sign is wrong | hint 2 of 4: look at the forward's line
+press hhhh | hint 1 of 4: its sign is wrong | as a formula: dweight = rowsᵀ dy_rows | 4: The answer: d
 remove | exercises/linear-level1.py is missing: save it again, or press r to reset it\n
-save y_rows = rows => y_rows = 2.0 * rows | solved: press n | linear_forward in this file differs
-press \n | linear level 2 | Open exercises/linear-level2.py |  9 of
-press l | linear         x 9 level 1 >10 level 2  11 level 3  12 bug\n
+save y_rows = rows => y_rows = 2.0 * rows | solved: press n | Why: weight[i, j] | linear_forward in
+press \n | linear level 3 | Open exercises/linear-level3.py |  5 of
+press l | linear         x 5 level 1 > 6 level 3   7 bug\n
 """
 FORMULAS = r"""
 \left( \frac{x}{\sqrt{2 \pi}} \right)\,e^{-x^2/2} | (x/√(2 π)) e^(-x²/2)
 \sum_{t=0}^{T-1} \delta_{v\,\mathrm{idx}_{bt}} | ∑_(t=0)^(T-1) δ[v,idx[b,t]]
 \mathrm{wte}_{\mathrm{idx}_{bt},\,c} | wte[idx[b,t],c]
 """
-MARKUP = r"(?m)[\\{}$]|^(line|level|hint|mistake|known):|_[^\w(]|\( | \)"
+MARKUP = r"(?m)[\\{}$]|^>|^(line|level|hint|why|mistake|known):|_[^\w(]|\( | \)"
 PATIENCE = 60           # seconds, for a busy machine
 
 
@@ -85,7 +89,7 @@ def folder(tmp_path, monkeypatch):
     """The folder of exercises; all exercises before linear are solved."""
     monkeypatch.chdir(tmp_path)
     Path("exercises").mkdir()
-    note_solved(whole_path()[:whole_path().index(FIRST)])
+    note_solved(WHOLE[:WHOLE.index(FIRST)])
     return Path("exercises")
 
 
@@ -129,28 +133,41 @@ def test_from_the_start_to_another_day(request, folder):
     assert learn.ended(signal.SIGTERM) == 143
 
     learn = Terminal(request)               # another day
-    learn.wait("linear level 2", "dv is the gradient", "Linear layer. Open")
+    learn.wait("linear level 3", "dv is the gradient", "Linear layer. Open")
     learn.process.send_signal(signal.SIGTSTP)
     assert os.WIFSTOPPED(os.waitpid(learn.process.pid, os.WUNTRACED)[1])
     assert termios.tcgetattr(learn.there) == learn.before
     learn.process.send_signal(signal.SIGCONT)
-    learn.wait("linear level 2")
-    learn.wait("linear         x 9", keys="\x1b[A\udce9l")  # an arrow, and no UTF-8, do nothing
+    learn.wait("linear level 3")
+    learn.wait("linear         x 5", keys="\x1b[A\udce9l")  # an arrow, and no UTF-8, do nothing
     assert learn.ended(signal.SIGINT) == 0
 
 
 def test_reset_hunt_and_end(folder, capsys):
-    note_solved([step for step in whole_path() if step not in (FIRST, BUG)])
+    note_solved([step for step in WHOLE if step.layer != "linear"])
     file, bug = folder / FIRST.file, folder / BUG.file
-    said = played(folder, lambda: save(file, "mine = 1\n"), "r", "y").body
+    said = played(folder, lambda: save(file, "mine = 1\n"), "r", "y", at=FIRST).body
     assert f"{file} was reset; your text is in {file}.bak" in said
     assert f"reset {file} to its beginning? y/n" in capsys.readouterr().out
-    assert "one line of its backward is wrong. Correct it" in played(folder, "n").body[0]
+    assert "one line of its backward is wrong. Correct it" in played(folder, "p", at=AFTER).body[0]
     right = RIGHT.replace(", level 1", ", bug 1")
-    assert "begin with line" in played(folder, lambda: save(bug, right), "n").body[0]
-    said = played(folder, lambda: save(file, f"{RIGHT}\nprint('hello')\n"), "\n").body
+    assert "begin with line" in played(folder, lambda: save(bug, right), "n", at=BUG).body[0]
+    said = played(folder, lambda: save(file, f"{RIGHT}\nprint('hello')\n"),
+                  lambda: Progress(folder).tried("linear level 3", True), "\n", at=FIRST).body
     assert "exercises are solved" in said[0] and f"--backward {folder}" in said[1]
     assert "hello" in capsys.readouterr().out
+
+
+def test_the_end_of_the_core(folder):
+    """What contains an exercise counts for it: the long way for its steps, a level for lower ones."""
+    hard = {"layernorm": "long way", "gpt": "level 1", "self_attention": "level 2"}
+    easy = [step for step in CORE if step.layer not in hard]
+    note_solved([*easy, *(Step(*each) for each in hard.items()), Step("layernorm", "level 3")])
+    assert [step for step in unsolved(Progress(folder)) if step in CORE] == []
+    assert played(folder).step == MORE[0]       # the next day
+    note_solved(CORE[:-1])
+    said = played(folder, "n", at=CORE[-1]).body
+    assert f"All {len(CORE)} exercises of the core" in said[0] and f"{len(MORE)} more" in said[-1]
 
 
 def test_without_a_terminal_it_is_one_line(npgpt):
@@ -160,37 +177,63 @@ def test_without_a_terminal_it_is_one_line(npgpt):
 
 def test_it_begins_where_it_ended(folder):
     assert played(folder, at=Step("linear", "level 3")).step.level == 3     # 1 is not solved
-    note_solved(whole_path()[:2], at="linear level 9")          # an exercise of another version
-    assert played(folder).step == whole_path()[2]
+    note_solved(WHOLE[:2], at="linear level 9")          # an exercise of another version
+    assert played(folder).step == WHOLE[2]
     with pytest.raises(UserError, match="progress.json is damaged"):
         played(folder, lambda: note_solved([], at=1), "l")
-    note_solved(whole_path(), at="linear level 1")
+    note_solved(WHOLE, at="linear level 1")
     assert played(folder).step is None
 
 
-def test_the_mathematics_of_the_line_in_question(folder):
-    whole = "\n".join(derivation_text(LINEAR))
-    text = "\n".join(played(folder, "m", at=FIRST).body).removeprefix(whole)
-    assert "The gradient of weight:" in text and "    dweight = rowsᵀ dy_rows" in text
-    assert "dbias[j] =" not in text
+def mathematics_of(folder, step, *pressed):
+    """All pages that m shows, one text each; the first one comes again after the last."""
+    shown = [played(folder, *pressed, *"m" * n, at=step).body for n in range(1, 11)]
+    number = shown.index(shown[0], 1)
+    assert all(f"page {i} of {number}" in body[-1] for i, body in enumerate(shown[:number], 1))
+    return ["\n\n".join(body) for body in shown[:number]]
+
+
+def test_the_mathematics_of_the_line_in_question(folder, monkeypatch):
+    """In pages that fit the terminal: first the idea, the code last."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    *idea, code = mathematics_of(folder, FIRST)
+    text = "\n".join(idea)
+    assert "The gradient of weight:\n\n" in text and "    dweight = rowsᵀ dy_rows" in text
+    assert "dbias[j] =" not in text and "rows.T @ dy_rows" not in text
+    assert "    dweight = rows.T @ dy_rows\nThat is `rows.T @ dy_rows`: (n_in, N) times" in code
+    for page in (*mathematics_of(folder, Step("layernorm", "level 1")), *idea, code):
+        assert screen.wrapped(page, 80).count("\n") < 24 - 5
+    steps = " ".join(mathematics_of(folder, Step("layernorm", "level 1")))
+    said = re.findall("The gradient of (\\w+):", steps)
+    assert said == ["rstd", "var", "centred", "mean", "x"]
+    long = " ".join(mathematics_of(folder, Step("layernorm", "step 1")))
+    assert "    drstd = ∑_c dxhat[c] centred[c]" in long and "holds no" not in long
     (folder / FIRST.file).write_text(RIGHT.replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)"))
-    assert "The gradient of rows:" in played(folder, "m", "c", "m").body
+    assert "The gradient of rows:" in "\n".join(mathematics_of(folder, FIRST, "c"))
     # a bug hunt must not say which line
-    assert "\n".join(played(folder, "m", at=BUG).body) == whole
+    assert not re.search(r"The gradient of \w+:", "\n".join(mathematics_of(folder, BUG)))
+    assert "no worked example" in played(folder, "w", at=BUG).body[-1]
 
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_every_derivation_becomes_text(name):
-    lesson = LESSONS[name]
-    whole, sections = derivation_text(lesson), re.findall("(?m)^## (.*)$", read_text(lesson))
-    notes = read_notes(lesson) | read_notes(lesson, long=True)
-    for key in [*notes, *(f"d{section}" for section in sections)]:
-        shown = derivation_text(lesson, key)
-        assert len(shown) > len(whole)
-        formulas = re.sub("`[^`]*`", "code", "\n".join(shown))
-        assert not re.search(MARKUP, formulas)
-        for a, b in "()", "[]":
-            assert formulas.count(a) == formulas.count(b)
+    """The idea does not say the code, which comes at last."""
+    for what in ["long way"] * bool(LESSONS[name].long_way) + ["level 3"]:
+        lesson = Step(name, what).lesson
+        (whole, none), lines = derivation_text(lesson), package_statements(lesson)
+        sections = re.findall("(?m)^## (.*)$", read_text(lesson))
+        for key in [*notes_of(lesson), *(f"d{section}" for section in sections)]:
+            idea, code = derivation_text(lesson, [key])
+            assert len(idea) > len(whole) and not none
+            formulas = re.sub("`[^`]*`", "code", "\n".join(idea + code))
+            assert not re.search(MARKUP, formulas)
+            for a, b in "()", "[]":
+                assert formulas.count(a) == formulas.count(b)
+            quoted = re.findall("`([^`]*[(*@+][^`]*)`", " ".join(idea))
+            if key in lines and quoted:
+                line = "".join(ast.unparse(lines[key]).split())
+                assert not any("".join(each.split()) in line for each in quoted), (key, quoted)
 
 
 def test_a_formula_as_text():
@@ -215,7 +258,7 @@ def test_keys_go_to_an_exercise(folder, row):
     """From the ninth, linear level 1; those before it are solved, those after it are not."""
     pressed, _, number = row.rpartition(" ")
     session = played(folder, *pressed.encode().decode("unicode_escape"))
-    assert session.step == whole_path()[int(number) - 1]
+    assert session.step == WHOLE[int(number) - 1]
     assert ("there is no exercise" in session.body[-1]) == (r"0\n" in row or r"99\n" in row)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from npgpt.study.exercises.exercise import preamble
-from npgpt.study.exercises.path import whole_path
+from npgpt.study.exercises.path import CORE, MORE
 from npgpt.study.lessons.random_settings import random_settings
 from npgpt.study.lessons.table import LESSONS, lesson_named
 from tests.study.judge.corpus import SOLUTIONS, source
@@ -38,5 +38,5 @@ def test_the_readme_says_what_the_tests_show():
     right = sum(each.is_right for _, each in CASES)
     assert (f"{len(CASES)} solutions: none of the {right} right ones is refused, none of the "
             f"{len(CASES) - right} wrong ones accepted") in readme
-    assert f"{len(whole_path())} exercises" in readme
+    assert f"{len(CORE)} exercises" in readme and f"{len(MORE)} to practise" in readme
     assert f"{len(random_settings(LESSONS['linear'], 1))} cases" in readme

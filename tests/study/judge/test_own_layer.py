@@ -34,8 +34,7 @@ $ exercise affine.py affine --out mine.py
 $ show mine.py
   dw = ...\n
 $ exercise check mine.py --hint
-$ exercise check mine.py --hint
-  hint 2 of 3: a matmul of rows\n
+  hint 1 of 2: a matmul of rows\n
 affine.md : ## w\n\nlevel: 1\nmistake: none\n
 2$ exercise affine.py --out other.py
   affine.md: a note is damaged: KeyError: 'hint'

@@ -12,6 +12,7 @@ import pytest
 from npgpt.cli.main import main
 from npgpt.study.exercises.path import path_of
 from npgpt.study.lessons.table import LESSONS
+from npgpt.study.notebooks.one_step import step_cells
 from npgpt.study.notebooks.write import as_bytes, lesson_cells
 from tests.study.judge.corpus import SOLUTIONS, source
 
@@ -38,6 +39,12 @@ def sources(book, text_of=None):
             for cell in cells if cell.cell_type == "code"]
 
 
+def checks(cells, levels):
+    """The cells of the functions and their checks, the growing function's check at each level."""
+    *others, last = [each for each in cells if each.startswith(("def ", "checked = check"))]
+    return others + [last.replace("level=1", f"level={level}") for level in levels]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["linear", "layernorm", "gpt"]
@@ -45,24 +52,48 @@ def sources(book, text_of=None):
 def test_a_notebook_with_blanks_with_solutions_and_with_a_mistake(name, tmp_path):
     book = as_bytes(lesson_cells(LESSONS[name], tmp_path))
     mistake = next(each for each in SOLUTIONS[name] if not each.is_right)
-    wrong = [each for each in sources(book, lambda _: source(name, mistake)) if each.startswith(("def ", "checked = "))]
-    shown = run([*sources(book), *sources(book, str), *wrong[:2]], tmp_path)
-    levels = [step for step in path_of(name) if not step.is_bug]
-    said = (
-        ["still to be written"] * len(levels)
-        + ["right: every gradient"] * len(levels)
-        + ["\nwrong"]
-    )
+    wrong = checks(sources(book, lambda _: source(name, mistake)), [1])
+    solved = checks(sources(book, str), [1, 2, 3])
+    shown = run([*sources(book), *solved, *wrong[-2:]], tmp_path)
+    steps = [step for step in path_of(name) if step.what.startswith(("long", "level"))]
+    blanks = 1 + (name == "layernorm")      # the growing cell, and the long way
+    said = ["still to be written"] * blanks + ["right: every gradient"] * len(steps) + ["\nwrong"]
     for text, part in zip([text for code, text in shown if code.startswith("checked = ")], said, strict=True):
         assert part in text
     progress = json.loads((tmp_path / "exercises/progress.json").read_text())["exercises"]
-    assert [each for each in levels if "solved" not in progress[each.name]] == []
+    assert [each for each in steps if "solved" not in progress[each.name]] == []
+
+
+def test_one_cell_grows_through_the_levels(tmp_path):
+    """Each level is asked for once, by the lines that it leaves out; the solution comes once."""
+    def texts_of(name):
+        return [text for _, text in lesson_cells(LESSONS[name], tmp_path)]
+
+    texts = texts_of("embedding")
+    assert sum(text.startswith("def ") for text in texts) == 1
+    task = next(text for text in texts if text.startswith("That was level 1, one line."))
+    assert "beginning: `dposition`, `dwpe[:T]`, `np.add.at`. Write" in task and "`level=3`" in task
+    found = {name: "\n".join(texts_of(name)) for name in LESSONS}
+    assert {name: text.count("<summary>Solution") for name, text in found.items()} == {
+        name: 1 + bool(lesson.long_way) for name, lesson in LESSONS.items()}
+    assert "Go on" not in found["dropout"] and "# then 2\n" in found["chain"]
+
+
+@pytest.mark.slow
+def test_one_training_step(tmp_path):
+    """Each gradient is the measured one, the loss falls, and all is what the model computes."""
+    seen = ("print(len(errors), max(errors.values()) < 1e-7, loss_after < loss, "
+            "{*model.params} < {*grads})")
+    shown = run([*sources(as_bytes(step_cells())), seen], tmp_path)
+    assert shown[-1][1] == "28 True True True\n"
+    assert re.findall("equal .*(True|False)", shown[-2][1]) == ["True"] * 3
+    assert all(len(line) <= 110 for _, text in shown for line in text.splitlines())
 
 
 @pytest.mark.slow
 def test_the_first_notebook(tmp_path):
     assert main(["notebook", "--out", str(tmp_path / "exercises")]) == 0
-    assert len([*(tmp_path / "exercises").iterdir()]) == 1 + len(LESSONS)
+    assert len([*(tmp_path / "exercises").iterdir()]) == 2 + len(LESSONS)
     shown = run(
         sources((tmp_path / "exercises/00-start-here.ipynb").read_bytes()), tmp_path / "exercises"
     )
@@ -99,9 +130,9 @@ def test_a_lesson_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["notebook", "my swish.py", "--out", "books"]) == 0
     book = (tmp_path / "books/swish.ipynb").read_bytes()
-    shown = run([*sources(book), *sources(book, str)], tmp_path / "books")
+    shown = run([*sources(book), *checks(sources(book, str), [1, 2, 3])], tmp_path / "books")
     found = [text for code, text in shown if code.startswith("checked = check")]
-    assert ["right: every gradient" in text for text in found] == [False, False, False, True, True, True]
+    assert ["right: every gradient" in text for text in found] == [False, True, True, True]
     assert "swish level 3" in (tmp_path / "books/exercises/progress.json").read_text()
 
 

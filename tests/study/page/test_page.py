@@ -129,6 +129,22 @@ def test_the_long_way_has_the_gradients_that_the_fused_line_skips():
         "is verified" in found[f"d{name}"] for name in ("mean", "centred", "var", "rstd", "x")
     )
     assert not layer["data"]["typed"] and not layer["data"]["planted"]
+    assert not any("The cache holds no" in text for text in layer["sections"]["rstd"])
+
+
+def test_a_skipped_gradient_leads_to_its_steps(layers):
+    """To a line whose derivation has it before its own; in LayerNorm to its line of the long way."""
+    for name, layer in layers.items():
+        of = {each.forward_line: each.variable for each in layer["checks"]}
+        rows = [row for row in layer["rows"] if row["is_skipped"]]
+        for row in rows:
+            [entry] = layer["entries"][f"b{row['at']}"]
+            assert of[row["line"]] in layer["data"]["built_on"][entry["section"]]
+        assert {of[row["line"]] for row in rows} == {*LESSONS[name].skipped}
+    steps = [row["step"] for row in layers["layernorm"]["rows"] if row["is_skipped"]]
+    long_way = read_source(LESSONS["layernorm"].long_way)
+    made = [long_way.statement_at(line).targets for line in steps]
+    assert made == [("dx",), ("dmean",), ("dcentred",), ("dvar",)]
 
 
 @EACH

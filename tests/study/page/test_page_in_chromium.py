@@ -14,6 +14,11 @@ START = "npgpt study --open"
 K = LESSONS["attention"].inputs["k"]
 DX = read_source(LESSONS["layernorm"].backward).statements[-2].first
 DX_LINE = f"b{DX}"
+DWEIGHT = next(each.first for each in read_source(LESSONS["linear"].backward).statements
+               if each.text.startswith("dweight"))
+SUM = "dweight[1,0] = (-0.50)(-1.09) + 1.20·0.20 = 0.78"
+LINEAR = "layers.find(({name}) => name === 'linear')"
+WORKED = f"{LINEAR}.data.worked = {{b{DWEIGHT}: ['{SUM}']}}"
 PLACES = """[...document.querySelectorAll("#%s .item:nth-of-type(%d) .cells")].slice(1).map((cells) =>
     [...cells.querySelectorAll(".on")].map((cell) => cell.place))"""
 FITS = ("js", "document.scrollingElement.scrollWidth <= innerWidth", True)
@@ -33,7 +38,7 @@ SCENES = {
         {},
         [
             ("has", "#layernorm .row >> nth=6", "y = xhat * weight", "dxhat = dy * weight"),
-            ("has", "#layernorm .row >> nth=1", f"in one step with line {DX}"),
+            ("has", "#layernorm .row >> nth=1", f"undone together in line {DX}: show"),
             ("click", "@layernorm f y = xhat"),
             ("is", "#layernorm .row >> nth=6 >> .thumbs", ["y", "dy"]),
             (
@@ -55,12 +60,43 @@ SCENES = {
             ("click", "#theme"),
             ("js", "getComputedStyle(document.body).backgroundColor", "rgb(253, 252, 250)"),
             ("click", "@layernorm f centred = "),
-            ("has", "#layernorm .row.open", "centred", "in one step"),
+            ("has", "#layernorm .row.open", "centred", "undone together"),
             ("focus", "#layernorm .row.open .toggle"),
             ("keys", "ArrowDown ArrowDown Enter"),
             ("count", "#layernorm .row.open", 2),
             ("has", "#layernorm .row.open >> nth=1", "rstd = "),
             FITS,
+        ],
+    ),
+    "a derivation has the steps before it": (
+        {},
+        [
+            ("click", "@layernorm f xhat = "),
+            ("is", "#layernorm .panel h3 code", ["drstd", "dvar", "dcentred", "dmean", "dx"]),
+            ("has", "#layernorm .panel", "The cache holds no centred"),
+            ("click", "#layernorm .skipped a:text-is('show the steps') >> nth=1"),
+            ("has", "#layernorm_long_way .row.open", "centred = x - mean", "dmean = "),
+            ("is", "#layernorm_long_way .panel h3 code", ["dmean", "dx"]),
+            ("js", "document.activeElement.ariaLabel", "LayerNorm, step by step, line 15"),
+            ("focus", "#attention .skipped a >> nth=0"),
+            ("keys", "Enter"),
+            ("is", "#attention .panel h3 code", ["dtotal", "dexps", "dlargest", "dmasked"]),
+            ("click", "@attention b dmasked = "),
+            ("count", "#attention .panel", 0),
+            ("click", "#attention .skipped a >> nth=0"),  # to the address that it already has
+            ("count", "#attention .panel", 1),
+        ],
+    ),
+    "a line in numbers": (
+        {},
+        [
+            ("do", WORKED),
+            ("click", "@linear f y_rows = rows"),
+            ("is", "#linear .panel .worked", [SUM]),
+            *predict("linear", 3),
+            ("hidden", "#linear .worked"),
+            ("click", "#linear .hint summary:text-is('A worked example')"),
+            ("visible", "#linear .worked"),
         ],
     ),
     "the value under the pointer is read out, matrix by matrix": (

@@ -191,9 +191,14 @@ class Editor {
         if (each === guess?.text) button.append(make("strong", "", " ✗ WRONG"));
       }
     }
-    const hint = make("details", "hint");
-    hint.append(make("summary", "", "Hint"), make("p", "", unit.dataset.hint));
-    return [asked, choice, ...guess ? [make("p", "verdict wrong", guess.answer.text)] : [], ...unit.dataset.hint ? [hint] : []];
+    const hint = unit.dataset.hint ? [make("p", "", unit.dataset.hint)] : [];
+    const more = (title, words) => {
+      const details = make("details", "hint");
+      details.append(make("summary", "", title), ...words);
+      return words.length ? [details] : [];
+    };
+    return [asked, choice, ...guess ? [make("p", "verdict wrong", guess.answer.text)] : [],
+      ...more("Hint", hint), ...more("A worked example", this.layer.worked(line))];
   }
 
   /* The verdict in words. It is inserted as text, never as markup. */

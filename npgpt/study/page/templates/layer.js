@@ -53,7 +53,9 @@ class Layer {
   open(address) {
     const before = (line) => line[0] === address[0] && Number(line.slice(1)) <= Number(address.slice(1));
     const line = this.rows.flatMap(linesOf).filter(before).sort((a, b) => a.slice(1) - b.slice(1)).at(-1);
-    this.reach(line).scrollIntoView({block: "start"});
+    const row = this.reach(line);
+    row.scrollIntoView({block: "start"});
+    row.querySelector(".toggle").focus({preventScroll: true});  // the keyboard goes on from there
   }
 
   /* Open the row of a line. */
@@ -217,14 +219,24 @@ class Layer {
     return tabs;
   }
 
-  /* The result of the check of each gradient that a line makes, and its derivation. */
+  /* A line in numbers, if there is such an example. */
+  worked(line) {
+    const lines = this.data.worked[line];
+    return lines ? [make("p", "caption", "The line with smaller arrays:"), make("pre", "worked", lines.join("\n"))] : [];
+  }
+
+  /* The check of each gradient that a line makes, and its derivation after those it builds on. */
   explained(line) {
-    const checked = this.data.lines[line] ?? [], sections = new Set(checked.map(({section}) => section));
+    const checked = this.data.lines[line] ?? [];
+    const before = (section) => this.data.built_on[section] ?? [];
+    const sections = new Set(checked.flatMap(({section}) => [...before(section), section]));
     const {guesses, typed} = this.editor, right = line in guesses && guesses[line] === typed[line].text;
     const words = right ? [make("p", "verdict right", "✓ right")] : [];
     words.push(...checked.slice(0, 4).map(({verdict, finding}) => make("p", `finding ${verdict}`, finding)));
-    const found = [...this.section.querySelectorAll(".derivation section")].filter(({dataset}) => sections.has(dataset.variable));
-    return [...words, ...found.flatMap((each) => [...each.cloneNode(true).childNodes])];
+    const found = [...this.section.querySelectorAll(".derivation section")]
+      .filter(({dataset}) => sections.has(dataset.variable))
+      .flatMap((each) => [...each.cloneNode(true).childNodes]);
+    return [...words, ...this.worked(line), ...found];
   }
 }
 

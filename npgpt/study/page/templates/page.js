@@ -18,6 +18,7 @@ document.addEventListener("click", ({target}) => {
   for (const menu of document.querySelectorAll(".menu[open]")) {
     if (!menu.contains(target) || target.closest("nav a, .level")) menu.open = false;
   }
+  if (target.closest("a")?.hash === location.hash) openAddress();      // then there is no hashchange
 });
 
 /* The address of a line: study.html#layernorm:b102 */
