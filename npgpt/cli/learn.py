@@ -316,8 +316,8 @@ def ask_reset(session):
     session.body = [task(session), f"{session.file} was reset{kept}"]
 
 
-ACTIONS = {"h": give_hint, "m": show_mathematics, "w": show_worked, "n": go_on, ENTER: go_on, "p": go_back,
-           "l": show_list, "r": ask_reset, "c": judge_afresh,
+ACTIONS = {"h": give_hint, "m": show_mathematics, "w": show_worked, "n": go_on, ENTER: go_on,
+           "p": go_back, "l": show_list, "r": ask_reset, "c": judge_afresh,
            **{digit: functools.partial(go_to, typed=digit) for digit in DIGITS}}
 
 

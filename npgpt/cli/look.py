@@ -1,4 +1,4 @@
-"""Write a page about a model on a text: attention, logit lens, and gradients (needs the extra "study").
+"""Write a page about a model on a text: attention, logit lens, gradients (needs the extra "study").
 
 The logit lens shows what the model would predict if it ended after each of its blocks. A loss is in
 nats, the unit of a natural logarithm: 0.69 nats are a probability of one half.

@@ -1,8 +1,8 @@
 """Write the lessons as Jupyter notebooks (needs the extra "notebook").
 
-Without an argument it writes one for each lesson, in the order of npgpt learn, 00-start-here.ipynb,
-and 00-one-step.ipynb, a training step with every number in it; with a file my_layer.py one for each
-pair in it (see npgpt gradcheck --help).
+Without an argument it writes one for each lesson, 00-start-here.ipynb, and 00-one-step.ipynb, a
+training step with every number in it; with a file my_layer.py one for each pair in it (see
+npgpt gradcheck --help).
 They run in JupyterLab, VS Code and hosted notebooks, where your code has no limits.
 """
 

@@ -26,7 +26,7 @@ def show(title, paragraphs, last):
 
 
 def pages(paragraphs):
-    """Return the paragraphs in pages, lists of them, that fit the terminal with the rest around them.
+    """Return the paragraphs in pages, lists of them, that fit the terminal with what is around.
 
     A page has at most 20 lines. A formula stays with the words before it, and a heading with what
     follows.

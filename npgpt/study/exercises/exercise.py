@@ -13,6 +13,7 @@ import os
 import re
 import textwrap
 import tokenize
+from itertools import filterfalse
 from pathlib import Path
 
 from npgpt.errors import UserError, describe
@@ -272,7 +273,8 @@ def levels_of(layer):
     """Return what exercises a layer has: "long way", steps, each "level N" that leaves out more."""
     lesson = lesson_named(layer)
     steps = left_out(Step(layer, "long way").lesson, 0) if layer in IN_STEPS else []
-    numbers = [0, *(sum(not is_given(each) for each in left_out(lesson, level)) for level in LEVELS)]
+    asked = [[*filterfalse(is_given, left_out(lesson, level))] for level in LEVELS]
+    numbers = [0, *map(len, asked)]
     levels = [f"level {level}" for level in LEVELS if numbers[level] > numbers[level - 1]]
     steps = [f"step {i}" for i in range(1, 1 + len(steps))]
     return ["long way"] * bool(lesson.long_way) + steps + levels

@@ -44,6 +44,7 @@ SENTENCES = {
     "raised": "{0}",
     "clash": "{0}: the shapes {1} and {2} do not fit",
     "is None": "`{0}`, but {1} is None here",
+    "cause": "{0}",
     "fails": "line {line} fails: {0}",
     "writes": "`{0}` changes {1}, which belongs to the caller: make a new array",
     "writes somewhere": "it changes an argument, which belongs to the caller: make a new array",

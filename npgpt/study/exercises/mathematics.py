@@ -54,7 +54,7 @@ def read_text(lesson):
 
 
 def blocks(text, long=False):
-    """Yield (heading or None, block) for each block of text between blank lines; long: see above."""
+    """Yield (heading or None, block) for each block of text; long: of the long way."""
     heading = None
     for block in re.split(r"\n\s*\n", text.strip()):
         if block.startswith("## "):

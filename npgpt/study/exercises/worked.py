@@ -11,8 +11,8 @@ import textwrap
 import numpy as np
 
 from npgpt.study.exercises.exercise import key_of, statements
+from npgpt.study.gradcheck.measure import upstream
 from npgpt.study.gradcheck.source import backward_tree, names_in
-from npgpt.study.lessons.lesson import map_arrays
 from npgpt.study.lessons.setting import Setting, Sizes
 from npgpt.study.lessons.table import lesson_named
 
@@ -63,7 +63,8 @@ def as_term(value):
 def called(name):
     """Return the method that np.exp calls for an array of terms."""
     def method(self):
-        return Term(float(getattr(np, name)(self.value)), [f"{name}({text})" for text in self.texts])
+        value = float(getattr(np, name)(self.value))
+        return Term(value, [f"{name}({text})" for text in self.texts])
     return method
 
 
@@ -107,14 +108,18 @@ def text_of(number):
     return text.replace("-0.00", "0.00")
 
 
-def atoms(name, value):
-    """Return an array of terms "x[0,1]", or a term, for what a name has, if it is floating."""
+def atoms(name, value, is_rounded):
+    """Return an array of terms "x[0,1]", or a term, for what a name has, if it is floating.
+
+    is_rounded: whether their values are as they are shown.
+    """
     if isinstance(value, float) or isinstance(value, np.ndarray) and value.dtype.kind == "f":
         found = np.empty(np.shape(value), object)
         for index in np.ndindex(found.shape):
             number = float(value[index] if index else value)
             at = f"[{','.join(map(str, index))}]" if index else ""
-            found[index] = Term(number, [name + at, text_of(number)])
+            text = text_of(number)
+            found[index] = Term(float(text) if is_rounded else number, [name + at, text])
         return found if found.ndim else found[()]
     return value
 
@@ -143,11 +148,9 @@ def example(step, key):
     sizes = SIZES._replace(B=2, T=1) if "repeated" in lesson.switches else SIZES
     small = lesson_named(step.layer, Setting(sizes, step=0.1, off=frozenset(off)))
     result, cache = small.run_forward(small.inputs)
-    rng = np.random.default_rng(1)
-    dy = map_arrays(lambda value: rng.standard_normal(np.shape(value)), np.asarray(result))
+    arguments = small.arguments(upstream(small, result), cache)
     names = lesson.backward.__code__.co_varnames
-    scope = lesson.backward.__globals__ | dict(
-        zip(names, small.arguments(dy, cache), strict=False))
+    scope = lesson.backward.__globals__ | dict(zip(names, arguments, strict=False))
     body = backward_tree(lesson).body
     at = next(i for i, node in enumerate(body) if statements(ast.Module([node], [])) == [node]
               and key_of(node) == key)
@@ -175,17 +178,23 @@ def numbers(node, scope, functions):
     """Yield an entry of what a statement assigns: as symbols, as numbers, and its value."""
     target = node.targets[0] if isinstance(node, ast.Assign) else node.value.args[0]
     name = ast.unparse(target).split("[")[0]        # dwte of np.add.at(dwte, idx, dtoken)
-    scope = scope | {each: opaque(scope[each], each) if each in functions else
-                     atoms(each, scope[each]) for each in names_in(node) & scope.keys()}
-    if isinstance(scope.get(name), np.ndarray):     # zeros that the statement fills
-        scope[name] = np.zeros(scope[name].shape, object)
-    run([node], scope)
-    found = np.asarray(scope[name], object)
+    results = []
+    for is_rounded in (False, True):
+        terms = {each: opaque(scope[each], each) if each in functions else
+                 atoms(each, scope[each], is_rounded) for each in names_in(node) & scope.keys()}
+        if isinstance(scope.get(name), np.ndarray):     # zeros that the statement fills
+            terms[name] = np.zeros(scope[name].shape, object)
+        terms = scope | terms
+        run([node], terms)
+        results.append(np.asarray(terms[name], object))
+    found, rounded = results
     made = [each for each in np.ndindex(found.shape) if isinstance(found[each], Term)]
     if not made:        # an array of zeros, or of truth values
         return
-    # the longest; of several one whose indexes differ
-    best = max(made, key=lambda each: (len(found[each].texts[0]), len({*each})))
+    # one that can be computed from what is shown; the longest; one whose indexes differ
+    best = max(made, key=lambda each: (
+        text_of(found[each].value) == text_of(rounded[each].value),
+        len(found[each].texts[0]), len({*each})))
     symbols, values = found[best].texts
     begin = f"{name}[{','.join(map(str, best))}]"
     for text in dict.fromkeys([symbols, values, text_of(found[best].value)]):
@@ -230,7 +239,7 @@ def shapes(node, scope):
 
 
 def orders(made, left, right):
-    """Return how many products of two matrices, each perhaps transposed, have the shape of `made`."""
+    """Return how many products of two matrices, also transposed, have the shape of `made`."""
     a, b, wanted = (each.shape[-2:] for each in (left, right, made))
     pairs = itertools.product((a, a[::-1]), (b, b[::-1]))
     return sum(x[1] == y[0] and (x[0], y[1]) == wanted

@@ -12,6 +12,7 @@ from npgpt.study.gradcheck.measure import input_gradient, intermediate_gradient,
 from npgpt.study.gradcheck.source import backward_tree
 from npgpt.study.gradcheck.suspects import Checked, Suspects, is_unpacked
 from npgpt.study.gradcheck.verdicts import FOLLOWS, OK, WRONG
+from npgpt.study.judge.causes import why_raised
 from npgpt.study.judge.names import NameSearch
 from npgpt.study.judge.report import Line
 from npgpt.study.judge.shapes import CLOSE, clash, mistake_in_numbers
@@ -181,16 +182,18 @@ class Blame:
         return dataclasses.replace(line, evidence=found, mistakes=[mistake] * bool(self.suspects))
 
     def with_clash(self, line, judged):
-        """Return an error with the shapes that do not fit, and the line that fails."""
-        names, what = self.judgement.outcome.names, judged.evidence
+        """Return an error with the shapes that do not fit, its cause, and the line that fails."""
+        names, what, why = self.judgement.outcome.names, judged.evidence, None
         raising = [
             each for each in self.statements if each.lineno <= (judged.line or 0) <= each.end_lineno
         ]
-        if names and raising and (found := clash(raising[0], names)):
-            what = [found]
+        if names and raising:
+            why = why_raised(str(what[0]), raising[0], names, self.statements, self.lesson)
+            what = [found] if (found := clash(raising[0], names)) else what
         if line.line != judged.line:
-            what = [Finding("fails", [str(what[0])], [judged.line])]
-        return dataclasses.replace(line, evidence=what)
+            return dataclasses.replace(
+                line, evidence=[Finding("fails", [str(what[0])], [judged.line])])
+        return dataclasses.replace(line, evidence=what, mistakes=[why] if why else [])
 
     def worst(self, name, given, true):
         """Return a `Finding` of the worst value of a gradient, beside the central difference."""

@@ -31,7 +31,7 @@ def next_hint(exercise, progress, seconds, report=None, seed=None):
 
 
 def what_is_wrong(report):
-    """Return what is wrong in the first wrong line: each mistake that has a name, or its evidence."""
+    """Return what is wrong in the first wrong line: each mistake with a name, or its evidence."""
     if report.sound:
         return []
     wrong = report.wrong[0]
@@ -43,7 +43,9 @@ def what_is_wrong(report):
 def key_in_question(exercise, report):
     """Return the key of the package's line that is wrong or missing, or ""; report: or None."""
     if report and report.wrong:
-        return report.key
+        left = [key_of(each) for each in exercise.left_out]
+        is_other = len(left) == 1 and left[0] not in map(key_of, exercise.statements)
+        return report.key or (left[0] if is_other else "")      # the only line to write
     if not exercise.blanks:
         return ""
     notes, keys = notes_of(exercise.lesson), [*package_statements(exercise.lesson)]
@@ -92,7 +94,7 @@ def main_key(exercise):
 
 
 def why(exercise):
-    """Return what is said of a solved exercise: why, and the package's lines beside the learner's."""
+    """Return what is said of a solved exercise: why, and the package's lines beside the others."""
     note = notes_of(exercise.lesson).get(main_key(exercise))
     said = [f"Why: {note.why}"] if note else []
     mine = {key_of(each): code_of(each) for each in exercise.statements}

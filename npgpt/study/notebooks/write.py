@@ -56,7 +56,8 @@ line is missing, then each gradient, then the whole function. Stuck? `checked.hi
 more at each call, `checked.show("dx")` draws your gradient beside the true one, and the solution is
 folded below.
 
-What you have solved is noted in `progress.json`, where `npgpt learn`, the same path in a terminal, notes it too.
+What you have solved is noted in `progress.json`, where `npgpt learn`, with the same exercises in a
+terminal, notes it too.
 
 """
 FIRST = """\
@@ -70,7 +71,7 @@ checked"""
 
 
 def file_of(lesson):
-    """Return the name of a lesson's notebook, with its number on the path of `npgpt learn`."""
+    """Return the name of a lesson's notebook, with its number in the order of the lessons."""
     return f"{lesson.name}.ipynb" if lesson.is_own else f"{[*LESSONS].index(lesson.name) + 1:02}-{lesson.name}.ipynb"
 
 
@@ -145,7 +146,7 @@ def backward_cells(name, first, *others):
     key = key_of(first.left_out[0])
     if lines := worked(first, key):
         text = "\n".join(lines)
-        yield MARKDOWN, folded(f"`{key}` in numbers, of small arrays", f"```text\n{text}\n```")
+        yield MARKDOWN, folded(f"{key} in numbers, with small arrays", f"```text\n{text}\n```")
     yield CODE, "\n".join(without_explanations(lesson, blanked(lesson, first.left_out)))
     later = f"      # then {', '.join(str(step.level) for step in others)}" if others else ""
     yield CODE, (f"checked = check({name}, {lesson.backward.__name__}, "

@@ -34,9 +34,9 @@ KEYS = (r"p 4, 99999\n 5, 0\n 5, 7\np 6, 1\np 1, n 6, 7\nn 8, 1\x1b\n 5, 26\nn 5
         rf"{len(WHOLE)}\nnn 6")
 DAY = r"""
 see |  4 of 26 | dv is the gradient | exercises/linear-level1.py in your editor, and begin with line
-press w | dweight[0,1] = rows[0,0]·dy_rows[0,1] + | rows.T @ dy_rows, the only order that fits
+press w | dweight[0,2] = rows[0,0]·dy_rows[0,2] + | rows.T @ dy_rows, the only order that fits
 save rows.T @ dy_rows => -(rows.T @ dy_rows) | ratio -1 | The central | the first wrong line is
-press hhhh | hint 1 of 4: its sign is wrong | as a formula: dweight = rowsᵀ dy_rows | 4: The answer: d
+press hhhh | hint 1 of 4: its sign is wrong | formula: dweight = rowsᵀ dy_rows | 4: The answer: dweight
 remove | exercises/linear-level1.py is missing: save it again, or press r to reset it\n
 save y_rows = rows => y_rows = 2.0 * rows | solved: press n | Why: weight[i, j] | linear_forward in
 press \n | linear level 3 | Open exercises/linear-level3.py |  5 of
@@ -159,7 +159,8 @@ def test_reset_hunt_and_end(folder, capsys):
 
 
 def test_the_end_of_the_core(folder):
-    """What contains an exercise counts for it: the long way for its steps, a level for lower ones."""
+    """What contains an exercise counts for it: the long way for its steps, a level for lower ones.
+    """
     hard = {"layernorm": "long way", "gpt": "level 1", "self_attention": "level 2"}
     easy = [step for step in CORE if step.layer not in hard]
     note_solved([*easy, *(Step(*each) for each in hard.items()), Step("layernorm", "level 3")])

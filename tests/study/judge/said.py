@@ -8,6 +8,44 @@ words must be said, those after "not " must not. A line that ends with a backsla
 """
 
 SAID = r"""
+# what raises: its cause
+.T of three axes | linear | rows.T @ dy_rows => x.T @ dy | WRONG x.T | do not fit \
+  | `.T` reverses all three axes: use `rows.T`
+.T of four axes | attention | dmix @ v.swapaxes(-1, -2) => dmix @ v.T | WRONG v.T \
+  | `.T` reverses all four axes: use `v.swapaxes(-1, -2)`
+elementwise | linear | rows.T @ dy_rows => rows * dy_rows | WRONG rows * dy | (20, 6) and (20, 8) \
+  | `*` is elementwise, a matmul is `@`
+no matmul either | layernorm | rstd * (dxhat => weight[:3] * (dxhat | WRONG weight[:3] \
+  | do not fit | not elementwise
+untransposed | linear | rows.T @ dy_rows => rows @ dy_rows | WRONG rows @ dy_rows | in `@` the \
+  last axis of the left array, here 6, and the last but one of the right array, here 20, must be equal
+other heads | attention | dscores @ k  => dscores[:, :1] @ k.repeat(3, axis=1)[:, 1:4] @ \
+  k.swapaxes(-1, -2) | WRONG [:, :1] | do not fit
+a lost axis | layernorm | rstd * (dxhat - mean_dxhat => rstd * (dxhat - dxhat.mean(axis=-1) \
+  | WRONG mean(axis=-1) | has lost an axis: with keepdims=True it has the shape (4, 5, 1)
+a wrong axis | layernorm | rstd * (dxhat - mean_dxhat => rstd * (dxhat - dxhat.mean(axis=0)[:3] \
+  | WRONG axis=0 | do not fit | not keepdims
+an output | block | dx_out + dx_mid_normed => x_out + dx_mid_normed | WRONG x_out \
+  | `x_out` is not in the cache: you need its gradient, dx_out
+a variable of the forward | linear | rows.T @ dy_rows => rows.T @ y_rows | WRONG y_rows \
+  | `y_rows` is a variable of the forward that is not in the cache; its gradient, dy_rows, is there
+an argument of the forward | cross_entropy | probs - true) => probs - targets) | WRONG targets \
+  | `targets` is a variable of the forward that is not in the cache
+a name of a later line | attention | datt * att).sum => datt * dmasked).sum | WRONG dmasked \
+  | `dmasked` gets its value in line | below this line
+a misspelt name | layernorm long | -dcentred.sum => -dcentered.sum | WRONG dcentered \
+  | there is no `dcentered`: do you mean `dcentred`?
+an unknown name | linear | rows.T @ dy_rows => torch.mm(rows.T, dy_rows) | WRONG torch \
+  | NameError: name 'torch' is not defined | not do you mean
+without ops | block | ops.dropout_backward(ddropped_2 => dropout_backward(ddropped_2 \
+  | WRONG drop_2 | `dropout_backward` is in ops: write `ops.dropout_backward`
+torch's t | linear | rows.T @ => rows.t() @ | WRONG .t() | an array has no `.t`: NumPy writes `.T`
+torch's dim | linear | sum(axis=0) => sum(dim=0) | WRONG dim | NumPy writes `axis`, not `dim`
+half of the cache | linear | x, weight, has_bias = => x, weight = | WRONG x, weight = \
+  | the cache holds 3 values: x, weight, has_bias
+in a function of one's own | linear | dweight = rows.T @ dy_rows => def product(a, b):\n        \
+  return a * b\n    dweight = product(rows, dy_rows) | WRONG a * b | `*` is elementwise
+
 # attacks: what is right in the plain case only, or depends on a size, a layout or a dtype
 equal sizes | linear | return dx, => if x.shape[0] == x.shape[1]:\n        dx = -dx\n    return \
   dx, | WRONG if x .. dx = -dx | wrong with x (5, 5, 12) (--seed 7)

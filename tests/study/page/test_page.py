@@ -133,7 +133,7 @@ def test_the_long_way_has_the_gradients_that_the_fused_line_skips():
 
 
 def test_a_skipped_gradient_leads_to_its_steps(layers):
-    """To a line whose derivation has it before its own; in LayerNorm to its line of the long way."""
+    """To a line whose derivation has it before its own; in LayerNorm to the long way."""
     for name, layer in layers.items():
         of = {each.forward_line: each.variable for each in layer["checks"]}
         rows = [row for row in layer["rows"] if row["is_skipped"]]
