@@ -189,7 +189,7 @@ class Blame:
         ]
         if names and raising:
             why = why_raised(str(what[0]), raising[0], names, self.statements, self.lesson)
-            what = [found] if (found := clash(raising[0], names)) else what
+            what = [found] if (found := clash(raising[0], names, str(what[0]))) else what
         if line.line != judged.line:
             return dataclasses.replace(
                 line, evidence=[Finding("fails", [str(what[0])], [judged.line])])

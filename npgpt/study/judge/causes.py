@@ -37,7 +37,7 @@ def why_raised(raised, node, names, mine, lesson):
     elif "to unpack" in raised and "cache" in names_in(node):
         said = of_cache(node, lesson)
     elif raised.startswith("ValueError"):
-        said = of_shapes(node, names)
+        said = of_shapes(clash(node, names, raised), names)
     return Finding("cause", [said]) if said else None
 
 
@@ -70,9 +70,8 @@ def of_cache(node, lesson):
     return f"the cache holds {len(held[0].elts)} values: {ast.unparse(held[0]).strip('()')}"
 
 
-def of_shapes(node, names):
-    """Say why the shapes of an operation do not fit."""
-    failing = clash(node, names)
+def of_shapes(failing, names):
+    """Say why the shapes of an operation do not fit. failing: the `Finding` of it, or None."""
     if not failing or failing.kind != "clash":
         return None
     operation = ast.parse(failing.operands[0], mode="eval").body

@@ -37,15 +37,18 @@ def what_is_wrong(report):
     wrong = report.wrong[0]
     named = [str(each) for each in wrong.mistakes if each.kind not in ("unknown", "rule")]
     evidence = "; ".join(map(str, wrong.evidence)) or "it is wrong"
-    return named or [f"{wrong.name}: {evidence}".removeprefix(": ")]
+    name = "" if evidence.startswith(wrong.name) else f"{wrong.name}: "
+    return named or [name + evidence]
 
 
 def key_in_question(exercise, report):
     """Return the key of the package's line that is wrong or missing, or ""; report: or None."""
     if report and report.wrong:
         left = [key_of(each) for each in exercise.left_out]
-        is_other = len(left) == 1 and left[0] not in map(key_of, exercise.statements)
-        return report.key or (left[0] if is_other else "")      # the only line to write
+        mine = {key_of(each): code_of(each) for each in exercise.statements}
+        is_given = mine.get(report.key, "") == answer(exercise.lesson, report.key)
+        # a line as the package's, or none of its lines: then the only one to write, in another form
+        return left[0] if is_given and len(left) == 1 and left[0] not in mine else report.key
     if not exercise.blanks:
         return ""
     notes, keys = notes_of(exercise.lesson), [*package_statements(exercise.lesson)]

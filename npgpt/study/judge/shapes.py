@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from npgpt.errors import describe
 from npgpt.study.exercises.findings import Finding
 from npgpt.study.gradcheck.check import compared, relative_error
 from npgpt.study.gradcheck.trace import is_floating
@@ -90,11 +91,14 @@ def value_of(node, names):
         return error
 
 
-def clash(statement, names):
-    """Return a `Finding` about the innermost operation of a statement whose shapes do not fit, or None."""
+def clash(statement, names, raised):
+    """Return a `Finding` about the innermost operation of a statement whose shapes do not fit.
+
+    raised: what the statement has raised, as text; None if no operation alone raises the same.
+    """
     for node in reversed([*ast.walk(statement)]):
         error = value_of(node, names) if isinstance(node, ast.BinOp) else None
-        if not isinstance(error, TypeError | ValueError):
+        if not isinstance(error, TypeError | ValueError) or describe(error) != raised:
             continue
         a, b = value_of(node.left, names), value_of(node.right, names)
         if a is None or b is None:

@@ -137,6 +137,10 @@ linear 2 | dy_rows @ weight.T => -(dy_rows @ weight.T) | hint 1 of 4: its sign i
 drows = dy_rows @ weight.T
 embedding blank2 | dposition = ... => dposition = dx.sum(axis=0) @@ dwpe[:T] = ... => dwpe[:T] = \
 2.0 * dposition | hint 1 of 4: every entry is 2 times the true one | dwpe[:T] = dposition
+embedding 1 | np.add.at(dwte, idx, dtoken) => dwte[idx] += dtoken | hint 1 of 4: an index that \
+occurs twice keeps only its last gradient | The answer: np.add.at(dwte, idx, dtoken)
+embedding 1 | np.add.at(dwte, idx, dtoken) => dwte[idx] += token | hint 1 of 4: `token` is a \
+variable of the forward that is not in the cache | The answer: np.add.at(dwte, idx, dtoken)
 gpt 2 | ops.layernorm_backward(dx, ln_f) => ops.layernorm_backward(-dx, ln_f) | hint 1 of | \
 dx, dln_f_weight, dln_f_bias = ops.layernorm_backward
 """

@@ -25,6 +25,8 @@ a lost axis | layernorm | rstd * (dxhat - mean_dxhat => rstd * (dxhat - dxhat.me
   | WRONG mean(axis=-1) | has lost an axis: with keepdims=True it has the shape (4, 5, 1)
 a wrong axis | layernorm | rstd * (dxhat - mean_dxhat => rstd * (dxhat - dxhat.mean(axis=0)[:3] \
   | WRONG axis=0 | do not fit | not keepdims
+an operation that does not run | dropout | dy if mask is None else dy * mask => \
+  (dy + dy[:, :-1] if mask is None else dy * mask) | WRONG dy[:, :-1] | do not fit | not None here
 an output | block | dx_out + dx_mid_normed => x_out + dx_mid_normed | WRONG x_out \
   | `x_out` is not in the cache: you need its gradient, dx_out
 a variable of the forward | linear | rows.T @ dy_rows => rows.T @ y_rows | WRONG y_rows \
