@@ -74,8 +74,8 @@ def add_arguments(parser):
     check = actions.add_parser("check", help="check a solution, or ask for a hint")
     check.set_defaults(action=check_file)
     check.add_argument("file", metavar="FILE")
-    check.add_argument("--hint", action="store_true", help="what is wrong, the rule, the formula, at "
-                       "last the line: one hint a call")
+    check.add_argument("--hint", action="store_true", help="what is wrong, the rule, the formula, "
+                       "at last the line: one hint a call")
 
     class_ = actions.add_parser("grade", help="check the exercises of a class", description=(
         "Check all exercise files of a class in the same random cases, one after another, each in "

@@ -25,7 +25,8 @@ COMMANDS = {        # npgpt/cli/<name>.py, which is imported only if it is the c
     "data": "Prepare a corpus as token files.",
     "info": "Show a model's parameters, the memory that training needs, and the engines on this machine.",
     "plot": 'Draw the loss curve of a run as a PNG (needs the extra "plot").',
-    "look": 'Write a page about a model on a text: attention, logit lens, gradients (needs the extra "study").',
+    "look": "Write a page about a model on a text: attention, logit lens, gradients (needs the "
+            'extra "study").',
     "study": 'Write the study page: every layer\'s forward beside its backward (needs the extra "study").',
     "gradcheck": "Verify the gradient of every line of every layer, or of a layer in your own file, to 30 digits.",
     "exercise": "Write the missing lines of a backward yourself, and have them checked line by line.",

@@ -36,7 +36,7 @@ DAY = r"""
 see |  4 of 26 | dv is the gradient | exercises/linear-level1.py in your editor, and begin with line
 press w | dweight[0,2] = rows[0,0]·dy_rows[0,2] + | rows.T @ dy_rows, the only order that fits
 save rows.T @ dy_rows => -(rows.T @ dy_rows) | ratio -1 | The central | the first wrong line is
-press hhhh | hint 1 of 4: its sign is wrong | formula: dweight = rowsᵀ dy_rows | 4: The answer: dweight
+press hhhh | hint 1 of 4: its sign is wrong | formula: dweight = rowsᵀ dy_rows | 4: The answer:
 remove | exercises/linear-level1.py is missing: save it again, or press r to reset it\n
 save y_rows = rows => y_rows = 2.0 * rows | solved: press n | Why: weight[i, j] | linear_forward in
 press \n | linear level 3 | Open exercises/linear-level3.py |  5 of

@@ -18,7 +18,7 @@ elementwise | linear | rows.T @ dy_rows => rows * dy_rows | WRONG rows * dy | (2
 no matmul either | layernorm | rstd * (dxhat => weight[:3] * (dxhat | WRONG weight[:3] \
   | do not fit | not elementwise
 untransposed | linear | rows.T @ dy_rows => rows @ dy_rows | WRONG rows @ dy_rows | in `@` the \
-  last axis of the left array, here 6, and the last but one of the right array, here 20, must be equal
+  last axis of the left array, here 6, and the last but one of the right array, here 20, must be
 other heads | attention | dscores @ k  => dscores[:, :1] @ k.repeat(3, axis=1)[:, 1:4] @ \
   k.swapaxes(-1, -2) | WRONG [:, :1] | do not fit
 a lost axis | layernorm | rstd * (dxhat - mean_dxhat => rstd * (dxhat - dxhat.mean(axis=-1) \
