@@ -1,4 +1,4 @@
-"""Make the README's picture of the study page by Chromium: page.webp, in which it is used for 8
+"""Make the README's picture of the study page by Chromium: page.webp, in which it is used for 14
 seconds.
 
     python tools/page_pictures.py
@@ -16,14 +16,18 @@ from npgpt.cli.main import main as npgpt
 
 ROOT = Path(__file__).resolve().parents[1]
 ANIMATION = ROOT / "npgpt/study/page/page.webp"
-NUMBER, ANSWER = ".first [data-of=weight] span >> nth=2", ".first label:has(input) >> nth={}"
+NUMBER, ANSWER = ".first [data-of={}] i >> nth={}", ".first label:has(input) >> nth={}"
 ROW = "#gelu_tanh .rows .row:has-text('dinner = ')"
 # What to do, with which element, and for how many seconds to show it.
-STEPS = [("wait", ".first", 0.4), ("drag", NUMBER, 1.0), ("click", ANSWER.format(1), 0.9),
-         ("click", ANSWER.format(2), 0.4), ("scroll", ROW, 0.4), ("click", f"{ROW} >> .toggle", 0.6),
-         ("click", f"{ROW} >> text=Break it", 1.2), ("click", f"{ROW} >> text=Repair", 0.4),
-         ("scroll", "#top", 0.3), ("click", "#play", 3.4)]
-WIDTH, HEIGHT, FRAME, RISE = 1200, 760, 100, 60        # pixels; milliseconds; pixels that a number is dragged
+STEPS = [("click", "#play", 3.2), ("click", NUMBER.format("dweight", 3), 1.2),
+         ("click", NUMBER.format("dx", 1), 1.2), ("drag", NUMBER.format("weight", 2), 1.0),
+         ("click", ANSWER.format(2), 1.0), ("click", ANSWER.format(1), 0.5),
+         ("scroll", ROW, 0.4), ("click", f"{ROW} >> .toggle", 1.0),
+         ("click", f"{ROW} >> .item.backward i >> nth=8", 1.2),
+         ("click", f"{ROW} >> text=Break it", 1.5), ("click", f"{ROW} >> text=Repair", 0.8),
+         ("scroll", "#top", 0.5)]
+WIDTH, HEIGHT = 1320, 820       # pixels
+FRAME, RISE = 100, 60           # milliseconds; pixels that a number is dragged
 
 
 def frames(page):
@@ -32,7 +36,8 @@ def frames(page):
     for verb, target, seconds in STEPS:
         element, count = page.locator(target).first, round(1000 * seconds / FRAME)
         if verb == "scroll":
-            element.evaluate("(each) => scrollTo(0, each.getBoundingClientRect().top + scrollY - 120)")
+            top = "(each) => scrollTo(0, each.getBoundingClientRect().top + scrollY - 60)"
+            element.evaluate(top)
         elif verb == "click":
             element.click()
         elif verb == "drag":

@@ -29,7 +29,7 @@ from npgpt.study.page.whole_model import MOST_TOKENS, study_model
 
 FILE = "study.html"
 RUN = "out"
-PROMPT = "To be, or not to be, that is the question"
+PROMPT = "To be, or not to be"
 
 
 def add_arguments(parser):

@@ -30,6 +30,8 @@ def play(page, steps, server=None):
             page.keyboard.type(where)
         elif verb == "do":
             page.evaluate(where)
+        elif verb == "choose":
+            located(page, where).select_option(label=value[0])
         elif verb in ("js", "asked"):
             end = time.monotonic() + 15.0
             while (found := [page.evaluate(where)] if verb == "js" else server.asked[where][-1:]) != value \

@@ -171,8 +171,11 @@ def factor(text):
     return f"({text})" if re.search("[ +/·,=-]", name) else text
 
 
-def parse_derivation(text, long=False):
-    """Return the introduction, and the section of each variable, in lists of markupsafe.Markup."""
+def parse_derivation(text):
+    """Return the introduction, and the section of each variable, in lists of markupsafe.Markup.
+
+    What is about the fused gradient is in elements of the class "fused".
+    """
     from latex2mathml.converter import convert
     from markupsafe import Markup, escape  # comes with Jinja2
 
@@ -190,11 +193,14 @@ def parse_derivation(text, long=False):
         return formula(piece[1:-1], "inline") if piece.startswith("$") else escape(piece)
 
     sections = {None: []}
-    for heading, block in blocks(text, long):
+    steps = [*blocks(text, long=True)]
+    for heading, block in blocks(text):
         fragments = sections.setdefault(heading, [])
+        wrapped = Markup("{}" if (heading, block) in steps else '<div class="fused">{}</div>')
         if block.startswith("$$"):
-            fragments.append(formula(block.strip("$\n "), "block"))
+            fragments.append(wrapped.format(formula(block.strip("$\n "), "block")))
         elif not block.startswith("## ") and not FIELD.match(block):
             pieces = re.split(r"(`[^`]+`|\$[^$]+\$)", block)
-            fragments.append(Markup("<p>{}</p>").format(Markup("").join(map(inline, pieces))))
+            paragraph = Markup("<p>{}</p>").format(Markup("").join(map(inline, pieces)))
+            fragments.append(wrapped.format(paragraph))
     return sections.pop(None), sections

@@ -5,129 +5,45 @@ The lines run as they are, on small arrays whose entries know how they were comp
 
 import ast
 import itertools
-import operator
 import textwrap
 
 import numpy as np
 
 from npgpt.study.exercises.exercise import key_of, statements
+from npgpt.study.exercises.lines import in_terms
+from npgpt.study.exercises.terms import Term, written
 from npgpt.study.gradcheck.measure import upstream
 from npgpt.study.gradcheck.source import backward_tree, names_in
 from npgpt.study.lessons.setting import Setting, Sizes
 from npgpt.study.lessons.table import lesson_named
 
 SIZES = Sizes(B=1, T=2, C=3, H=1, V=4, S=4, F=5, P=3)
-SUM, PRODUCT, ATOM = range(3)           # how tightly the parts of a term are bound
 WIDTH = 78      # of a line
 MOST = 3                                # terms of a sum that are shown
-FUNCTIONS = "exp", "log", "sqrt", "sin", "cos", "tanh"      # of NumPy: np.exp calls Term.exp
-OPERATORS = {"add": ("+", SUM), "sub": ("-", SUM), "mul": ("·", PRODUCT), "truediv": ("/", PRODUCT),
-             "pow": ("^", ATOM)}
-
-
-class Term:
-    """A number, and how it was computed: in symbols, "x[0,1]·dy[0,0]", and in numbers.
-
-    terms: of a sum, each with its symbols and numbers.
-    """
-
-    def __init__(self, value, texts, level=ATOM, terms=()):
-        self.value = value
-        self.texts = texts
-        self.level = level
-        self.terms = terms or (self,)
-
-    def within(self, level):
-        """The two texts, in brackets if what is around them binds more tightly, or if negative."""
-        return [f"({text})" if self.level < level or text[0] == "-" else text
-                for text in self.texts]
-
-    def __neg__(self):
-        return Term(-self.value, [f"-{text}" for text in self.within(PRODUCT)], PRODUCT)
-
-    def __lt__(self, other):
-        return self.value < as_term(other).value
-
-    def __ge__(self, other):
-        return not self < other
-
-    def __eq__(self, other):
-        return self.value == as_term(other).value
-
-
-def as_term(value):
-    """Return a number of the code, such as 0.5, as a term."""
-    return value if isinstance(value, Term) else Term(float(value), [f"{float(value):g}"] * 2)
-
-
-def called(name):
-    """Return the method that np.exp calls for an array of terms."""
-    def method(self):
-        value = float(getattr(np, name)(self.value))
-        return Term(value, [f"{name}({text})" for text in self.texts])
-    return method
-
-
-def combined(name, sign, level, is_flipped):
-    """Return the method of an operator, such as `__add__`, or `__radd__` if it is flipped."""
-    def method(self, other):
-        if isinstance(other, np.ndarray):
-            return NotImplemented           # NumPy does it entry by entry
-        if name == "add" and not isinstance(other, Term) and other == 0:    # of an array of zeros
-            return self
-        a, b = (as_term(other), self) if is_flipped else (self, as_term(other))
-        value = getattr(operator, name)(a.value, b.value)
-        if name == "add":
-            terms = a.terms + b.terms
-            return Term(value, [joined(terms, i) for i in (0, 1)], SUM, terms)
-        sign_ = sign if sign in "·^" else f" {sign} "
-        right = level + (sign in "-/")      # a - (b - c), a / (b · c)
-        pairs = zip(a.within(level), b.within(right), strict=True)
-        return Term(value, [f"{left}{sign_}{right}" for left, right in pairs], level)
-    return method
-
-
-def joined(terms, i):
-    """Return a sum as text, without its middle if it is long."""
-    texts = [each.within(PRODUCT)[i] for each in terms]
-    if len(texts) > MOST:
-        texts[2:-1] = ["…"]
-    return " + ".join(texts)
-
-
-for function in FUNCTIONS:
-    setattr(Term, function, called(function))
-for operator_, (sign, level) in OPERATORS.items():
-    setattr(Term, f"__{operator_}__", combined(operator_, sign, level, False))
-    setattr(Term, f"__r{operator_}__", combined(operator_, sign, level, True))
 
 
 def text_of(number):
     """Return a number with two digits."""
     text = f"{number:.2f}" if abs(number) >= 0.095 or abs(number) < 1e-9 else f"{number:.2g}"
-    return text.replace("-0.00", "0.00")
+    return "0.00" if text == "-0.00" else text
 
 
-def atoms(name, value, is_rounded):
-    """Return an array of terms "x[0,1]", or a term, for what a name has, if it is floating.
-
-    is_rounded: whether their values are as they are shown.
-    """
-    if isinstance(value, float) or isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        found = np.empty(np.shape(value), object)
-        for index in np.ndindex(found.shape):
-            number = float(value[index] if index else value)
-            at = f"[{','.join(map(str, index))}]" if index else ""
-            text = text_of(number)
-            found[index] = Term(float(text) if is_rounded else number, [name + at, text])
-        return found if found.ndim else found[()]
-    return value
+def symbol(term):
+    """Return "x[0,1]" for an entry, and a number of the code as it is."""
+    if term.operation == "number":
+        return f"{term.value:g}"
+    name, index = term.parts
+    return f"{name}[{','.join(map(str, index))}]" if index else name
 
 
-def opaque(function, name):
-    """Return a function of numbers as one of arrays of terms: f(x[0,1] + h)."""
-    return np.frompyfunc(lambda term: Term(
-        float(function(term.value)), [f"{name}({text})" for text in term.texts]), 1, 1)
+def number(term):
+    """Return the number that an entry has, with two digits, and one of the code as it is."""
+    return symbol(term) if term.operation == "number" else text_of(term.value)
+
+
+def rounded(value):
+    """Return numbers as they are shown."""
+    return np.vectorize(lambda each: float(text_of(each)), otypes=[float])(value)
 
 
 def worked(step, key):
@@ -178,26 +94,20 @@ def numbers(node, scope, functions):
     """Yield an entry of what a statement assigns: as symbols, as numbers, and its value."""
     target = node.targets[0] if isinstance(node, ast.Assign) else node.value.args[0]
     name = ast.unparse(target).split("[")[0]        # dwte of np.add.at(dwte, idx, dtoken)
-    results = []
-    for is_rounded in (False, True):
-        terms = {each: opaque(scope[each], each) if each in functions else
-                 atoms(each, scope[each], is_rounded) for each in names_in(node) & scope.keys()}
-        if isinstance(scope.get(name), np.ndarray):     # zeros that the statement fills
-            terms[name] = np.zeros(scope[name].shape, object)
-        terms = scope | terms
-        run([node], terms)
-        results.append(np.asarray(terms[name], object))
-    found, rounded = results
-    made = [each for each in np.ndindex(found.shape) if isinstance(found[each], Term)]
+    names = {each: each for each in names_in(node)}
+    exact, shown = (np.asarray(in_terms(node, {**scope}, names, functions, digits)[name], object)
+                    for digits in (np.asarray, rounded))
+    made = [each for each in np.ndindex(exact.shape) if isinstance(exact[each], Term)]
     if not made:        # an array of zeros, or of truth values
         return
     # one that can be computed from what is shown; the longest; one whose indexes differ
     best = max(made, key=lambda each: (
-        text_of(found[each].value) == text_of(rounded[each].value),
-        len(found[each].texts[0]), len({*each})))
-    symbols, values = found[best].texts
+        text_of(exact[each].value) == text_of(shown[each].value),
+        len(written(exact[each], symbol, MOST)), len({*each})))
+    term = exact[best]
     begin = f"{name}[{','.join(map(str, best))}]"
-    for text in dict.fromkeys([symbols, values, text_of(found[best].value)]):
+    texts = [written(term, leaf, MOST) for leaf in (symbol, number)]
+    for text in dict.fromkeys([*texts, text_of(term.value)]):
         indent = " " * (len(begin) + 3)
         yield from textwrap.wrap(f"{begin} = {text}", WIDTH, subsequent_indent=indent,
                                  break_long_words=False, break_on_hyphens=False)

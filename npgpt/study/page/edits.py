@@ -1,15 +1,11 @@
 """The statements of a backward that the page edits: their texts, and an exercise file made from edited ones."""
 
 import ast
+import dataclasses
 import textwrap
 
-from npgpt.study.exercises.exercise import (
-    is_given,
-    left_out,
-    level_text,
-    levels_of,
-    statements,
-)
+from npgpt.study.exercises.exercise import level_text, statements
+from npgpt.study.exercises.mathematics import is_long
 from npgpt.study.gradcheck.source import backward_tree, read_source
 
 
@@ -19,7 +15,8 @@ def edited(lesson, edits, path):
     edits: line of the package's -> new text.
     """
     source = read_source(lesson.backward)
-    rows = level_text(lesson, 3, path, list(source.lines)).split("\n")
+    level = 0 if is_long(lesson) else 3         # all lines
+    rows = level_text(lesson, level, path, list(source.lines)).split("\n")
     function = ast.parse("\n".join(rows)).body[-1]
     origins = [None] * len(rows)
     origins[function.lineno - 1] = source.first
@@ -35,23 +32,12 @@ def edited(lesson, edits, path):
     return "\n".join(rows), {i: line for i, line in enumerate(origins, 1) if line}
 
 
-def levels_on_path(lesson):
-    """Return the levels of a lesson, in order."""
-    return [int(what[-1]) for what in levels_of(lesson.key) if what.startswith("level")]
+def views_of(lesson):
+    """Return a lesson as the page shows it: step by step, if it has a long way; and as it is."""
+    steps = [dataclasses.replace(lesson, backward=lesson.long_way)] if lesson.long_way else []
+    return [*steps, lesson]
 
 
-def typed_statements(lesson):
-    """Return {"b57": {…}} for each statement of a backward: its text, its left side, the lowest level that asks it."""
-    source = read_source(lesson.backward)
-    found = {}
-    asked = {level: [each.lineno for each in left_out(lesson, level) if not is_given(each)]
-             for level in levels_on_path(lesson)}
-    for node in left_out(lesson, 3):        # all statements
-        line = source.first + node.lineno - 1
-        text = ast.get_source_segment("\n".join(source.lines), node, padded=True)
-        found[f"b{line}"] = {
-            "text": textwrap.dedent(text),
-            "stub": source.lines[node.lineno - 1][node.col_offset : node.value.col_offset],
-            "level": next((level for level, lines in asked.items() if node.lineno in lines), None),
-        }
-    return found
+def view_name(lesson):
+    """Return the name of a view on the page."""
+    return f"{lesson.name}_long_way" if is_long(lesson) else lesson.name

@@ -17,8 +17,7 @@ from npgpt.files import write_atomically
 from npgpt.study.exercises.exercise import read_exercise
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.report import summary as verdict_of
-from npgpt.study.lessons.table import lesson_named
-from npgpt.study.page.edits import edited
+from npgpt.study.page.edits import edited, view_name, views_of
 from npgpt.study.page.steps import summary
 from npgpt.study.page.whole_model import study_model
 
@@ -29,7 +28,7 @@ class Live:
     """The page's actions: `actions`, path -> function. lessons: those on the page."""
 
     def __init__(self, lessons, model, tokenizer, description):
-        self.keys = {each.name: each.key for each in lessons}       # the page has the names
+        self.views = {view_name(view): view for each in lessons for view in views_of(each)}
         self.model = model
         self.tokenizer = tokenizer
         self.description = description
@@ -39,7 +38,7 @@ class Live:
 
     def judge_edit(self, request):
         """Judge a backward with edited lines."""
-        lesson = lesson_named(self.keys[request["layer"]])
+        lesson = self.views[request["layer"]]
         edits = {int(line[1:]): text for line, text in request["edits"].items()}
         with self.checking, tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"{lesson.name}.py"
@@ -84,13 +83,7 @@ def renumbered(value, lines, field=None):
         return [renumbered(each, lines, field) for each in value]
     if dataclasses.is_dataclass(value):
         return dataclasses.replace(value, **{name: renumbered(each, lines, name) for name, each in vars(value).items()})
-    if field in (
-        "line",
-        "lines",
-        "since",
-        "until",
-        "to_do",
-    ):  # of an `if` or a loop: its first statement
+    if field in ("line", "lines", "since", "until", "to_do"):   # of an `if`: its first statement
         return next((lines[each] for each in sorted(lines) if value and each >= value), None)
     return value
 

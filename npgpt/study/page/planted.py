@@ -9,10 +9,9 @@ import collections
 
 import numpy as np
 
-from npgpt.study.exercises.exercise import key_of, statements
+from npgpt.study.exercises.exercise import key_of, notes_of, statements
 from npgpt.study.exercises.findings import Finding
-from npgpt.study.exercises.mathematics import read_notes
-from npgpt.study.exercises.mutants import SHAPE_RULES, mistakes
+from npgpt.study.exercises.mutants import mistakes
 from npgpt.study.exercises.walk import RESULT, Walk, changed_names, made_at, stored_names
 from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.source import read_source
@@ -23,53 +22,33 @@ from npgpt.study.judge.shapes import CLOSE
 from npgpt.study.lessons.setting import PLAIN
 from npgpt.study.page.steps import known_truth, summary
 
-MOST = 3        # mistakes for a line: one to plant, and two more to choose from in "Predict"
-TRIES = 10      # edits of a kind that are tried for a line; the first that fits is taken
+TRIES = 10      # edits of a kind that are tried for a line
 SEEN = 0.01     # relative: a smaller error is not seen in the pictures
 
 
 def planted(lesson):
-    """Return line, "b57" -> [{"text", "answer"}, …]: wrong texts for it, and what is said of them.
+    """Return line, "b57" -> {"text", "answer"}: a wrong text for it, and what is said of it.
 
-    An answer is that of `Live.judge_edit`. Only the first is planted; the others are choices in
-    "Predict", and have only words. The backward must be right.
+    An answer is that of `Live.judge_edit`. The backward must be right.
     """
-    walk = Walk(Case(lesson.key, PLAIN))
-    found = collections.defaultdict(dict)  # line -> the last of what is said -> {"text", "answer"}
+    walk = Walk(Case(lesson.key, PLAIN), lesson)
+    found = {}
     tries = collections.Counter()
     for i, line, kind, sentence, new in candidates(lesson, walk):
-        made = found[line]
-        has_enough = len(made) >= MOST and any("first" in each["answer"] for each in made.values())
-        if has_enough or tries[line, kind] >= TRIES:
+        key = key_at(lesson, line)
+        if key in found or tries[line, kind] >= TRIES:
             continue
         tries[line, kind] += 1
-        answer = answer_to(lesson, walk, i, line, new)
-        if answer or kind in SHAPE_RULES:       # it may also give a wrong shape, or fail
-            answer = answer or {"lines": [{"said": []}]}
-            said = answer["lines"][0]["said"]
-            said[:0] = [sentence] if sentence else []
-            made.setdefault(said[-1], {"text": text_of(made_at(new, line)), "answer": answer})
-            tries[line, kind] = TRIES
-    chosen = {key_at(lesson, line): best(made.values()) for line, made in found.items()}
-    return {key: texts for key, texts in chosen.items() if texts}
-
-
-def best(made):
-    """Return the mistakes that a line gets, first the one to be planted, with a whole answer; or
-    [].
-    """
-    in_order = sorted(made, key=lambda each: "first" not in each["answer"])[:MOST]
-    if not in_order or "first" not in in_order[0]["answer"]:
-        return []
-    for each in in_order[1:]:
-        each["answer"] = {"text": "; ".join(each["answer"]["lines"][0]["said"])}
-    return in_order
+        if answer := answer_to(lesson, walk, i, line, new):
+            answer["lines"][0]["said"][:0] = [sentence] if sentence else []
+            found[key] = {"text": text_of(made_at(new, line)), "answer": answer}
+    return found
 
 
 def candidates(lesson, walk):
     """Yield (number of the statement, line, kind, sentence or "", new statement) of mistakes."""
     small = [*small_edits(walk)]
-    notes = read_notes(lesson)
+    notes = notes_of(lesson)
     for i, statement in enumerate(walk.statements):
         if note := notes.get(key_of(statement)):
             sentences = {text_of(new): said for number, _, _, said, new in reversed(small)

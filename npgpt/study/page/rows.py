@@ -1,6 +1,6 @@
 """The rows of a lesson on the page: a line of the forward, and beside it the lines of the backward that undo it."""
 
-from npgpt.study.gradcheck.flow import Flow, undone
+from npgpt.study.gradcheck.flow import undone
 from npgpt.study.gradcheck.verdicts import CONSTANT, FUSED, OK, OTHER, WRONG
 
 
@@ -9,8 +9,7 @@ def rows_of(lesson, forward, backward, checks):
 
     forward, backward: from `code_units`. The forward's arguments are beside the backward's `return`. Another line of
     the backward is in the lowest row that it undoes and that is not below the line before it: it reads upwards.
-    why: why no line of the backward is in a row; at: the line that it then names; is_skipped:
-    whether the derivation there has the row's gradient; step: the line of the long way that has it.
+    why: why no line of the backward is in a row; at: the line that it then names.
     """
     rows = []
     for group in grouped(forward):
@@ -19,7 +18,7 @@ def rows_of(lesson, forward, backward, checks):
             rows[0]["forward"] += group
         else:
             row = {"forward": group, "backward": [], "line": unit["line"]}
-            rows.append(row | {"why": None, "at": None, "is_skipped": False, "step": None})
+            rows.append(row | {"why": None, "at": None})
     at = len(rows) - 1
     for group in grouped(backward):
         unit = group[-1]
@@ -34,18 +33,14 @@ def rows_of(lesson, forward, backward, checks):
                 rows[i] |= {"why": "undone together", "at": unit["line"]}
         rows[at]["backward"] += group
     verdicts = {each.forward_line: each for each in checks}
-    steps = Flow(lesson.forward, lesson.long_way).undone if lesson.long_way else {}
     for row in rows:
         checked = verdicts.get(row["line"])
         if any(unit["key"] for unit in row["backward"]):
-            row["why"] = None
+            row |= {"why": None, "at": None}
         elif checked and checked.verdict == CONSTANT:
             row["why"] = "a constant: no gradient flows through it"
-        elif checked and checked.verdict == FUSED:
-            row["is_skipped"] = checked.variable in lesson.skipped
-            row["step"] = next((line for line in steps if row["line"] in steps[line]), None)
-            if not row["why"]:
-                row |= {"why": f"fused: part of {checked.through}", "at": checked.backward_line}
+        elif checked and checked.verdict == FUSED and not row["why"]:
+            row |= {"why": f"fused: part of {checked.through}", "at": checked.backward_line}
     return rows
 
 

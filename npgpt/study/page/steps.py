@@ -6,6 +6,7 @@ import re
 import numpy as np
 
 from npgpt.study.exercises.exercise import statements
+from npgpt.study.exercises.lines import terms_of
 from npgpt.study.gradcheck.check import gradient_names, matched
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import parsed, read_source
@@ -13,6 +14,7 @@ from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.gradcheck.trace import Assignment, Recorded, is_floating
 from npgpt.study.lessons.lesson import map_arrays
 from npgpt.study.lessons.table import lesson_named
+from npgpt.study.page.origins import origin
 
 # A name in a line whose values it uses: no attribute, text or `x.shape`; perhaps transposed.
 NAME = re.compile(r"""(?<![\w."'])(?<!like=)(?:self\.)?([a-zA-Z_]\w*)(?![\w"']|\.shape|\.dtype)"""
@@ -50,10 +52,9 @@ def traced_pass(lesson, known, lines):
         made = next((each for each in reversed(record) if each.name in gradient_names(name)), None)
         if made is not None:
             made.name = f"d{name}"
-        if f"d{name}" in result and (
-            made is None or not np.array_equal(made.value, result[f"d{name}"])
-        ):  # changed in place later, or wrong
-            add(lesson.backward, lines[name], f"d{name}", result[f"d{name}"])
+        given = result.get(f"d{name}")          # it may have been changed in place, or be wrong
+        if f"d{name}" in result and (made is None or not np.array_equal(made.value, given)):
+            add(lesson.backward, lines[name], f"d{name}", given)
     return record
 
 
@@ -62,7 +63,7 @@ class Steps:
 
     lines: variable -> the backward's line of its gradient. steps: {"line": "f24" of the forward or "b57" of the
     backward, "arrays": [[name, i], …] that it makes, "at": {name: i} that it reads, "partners": {v: the step of dv}},
-    in order. arrays: the `summary` of array i, each once; parts: line -> see `parts_of`.
+    in order; "from": {name: `origin`}. arrays: their `summary`; parts: line -> `parts_of`.
     """
 
     def __init__(self, lesson, known, lines):
@@ -77,6 +78,7 @@ class Steps:
         now = {"f": {}, "b": {}}        # name -> the index of its array
         made = {"f": [], "b": []}       # assignments
         step_of = {}                    # their ids -> the indexes of their steps
+        terms = terms_of(lesson, known.dy, names)
         step = {"line": None}
         for each in record:
             side = "f" if each.function == forward.name else "b"
@@ -84,13 +86,26 @@ class Steps:
             # The names of one execution of a line are one step; the next execution of a loop's line is another.
             if line != step["line"] or each.name in dict(step["arrays"]):
                 read = {part[0] for part in self.parts.get(line, ()) if not isinstance(part, str) and not part[1]}
-                step = {"line": line, "arrays": [], "partners": {},
-                        "at": {name: i for name, i in now[side].items() if name in read}}
+                statement = self.sources[side].statement_at(each.line)
+                # `self.x` of the forward is there in the backward, too
+                before = now[side] | {name: i for name, i in now["f"].items()
+                                      if statement and f"self.{name}" in statement.text}
+                step = {"line": line, "arrays": [], "partners": {}, "from": {},
+                        "at": {name: i for name, i in before.items() if name in read}}
                 self.steps.append(step)
+                ran = terms[each.function, each.line]
+                made_by = ran.pop(0) if ran else {}
+                shapes = {name: self.arrays[i]["shape"] for name, i in before.items()}
             index = seen.setdefault((each.value.dtype.char, each.value.shape, each.value.tobytes()), len(self.arrays))
             if index == len(self.arrays):
                 self.arrays.append(summary(each.value))
             step["arrays"].append([each.name, index])
+            names = each.name, *gradient_names(each.name[1:])
+            made_so = next((made_by[name] for name in names if name in made_by), None)
+            found = origin(made_so, each.value, shapes)
+            if found:
+                step["from"][each.name] = found
+                step["at"] |= {name: before[name] for name in found["names"]}
             now[side][each.name] = index
             if is_floating(each.value) and (side == "b" or each.line != forward.first):
                 made[side].append(each)

@@ -1,6 +1,7 @@
 """A whole model on a text: the tokens' losses and gradients, attention, and the logit lens."""
 
 import base64
+import functools
 import math
 
 import numpy as np
@@ -9,24 +10,20 @@ from npgpt.errors import UserError, printable
 from npgpt.layers import IGNORE_INDEX
 from npgpt.model.losses import log_probs
 from npgpt.study.page.steps import short
+from npgpt.study.page.walk import walk_stops
 
 MOST_TOKENS = 64        # of a text: attention maps grow with the square
-LIKELIEST = 10          # next tokens
+LIKELIEST = 5           # next tokens
 MOST_WORK = 2e11        # multiplications and additions for the tokens' gradients: a few seconds on two cores
-# A box of a block on the map -> its output among the block's arrays.
-OUTPUTS = {"ln_1": "norm_1", "c_attn": "attn.qkv", "attention": "attn.mix", "c_proj": "attn.c_proj.y", "ln_2": "norm_2",
-           "c_fc": "mlp.hidden", "gelu": "mlp.active", "mlp_c_proj": "mlp.c_proj.y"}
 
 
 def study_model(model, tokenizer, prompt, description):
     """Run a GPT with its tokenizer on a text of T tokens, and return the data of the page, a dict.
 
-    losses: of the tokens from the second on; stages: the boxes of the map, in the forward's order;
-    pulls, flow: for the first losses, the norms of their gradients with respect to the embedding of
-    each earlier token, and to the output of each stage; norms: of the mean loss's gradient with
-    respect to each embedding; next: the likeliest tokens after the text; maps: (layer, head,
-    base64) of the attention weights; lens: `lens_rows` before each block, and after the last;
-    left_out: sentences about what the page does not show.
+    losses: of the tokens from the second on; pulls: for the first losses, the norms of their
+    gradients with respect to the embedding of each earlier token; walk: see `walk_stops`; next: the
+    likeliest tokens after the text; maps: (layer, head, base64) of the attention weights; lens:
+    `lens_rows` before each block, and after the last.
 
     Raises UserError if the text cannot be encoded or has too few or too many tokens, or if the loss
     is not finite.
@@ -43,24 +40,20 @@ def study_model(model, tokenizer, prompt, description):
     if not math.isfinite(loss) or not all(np.isfinite(gradient).all() for gradient in grads.values()):
         raise UserError(f"the model's loss on this prompt is {loss:.4g}, and its gradient is not finite: "
                         "choose another checkpoint")
-    left_out = []
     blocks = range(model.config.n_layer)
-    norms = np.linalg.norm(activations.grads["embedding.x"][0], axis=-1)
     streams = [in_block(activations, i, "x") for i in blocks]
     streams.append("ln_f.x" if model.config.final_layer_norm else "head.x")
     maps = [(i, j, base64.b64encode(np.rint(255.0 * head).astype(np.uint8).tobytes()).decode())
             for i in blocks
             for j, head in enumerate(activations[in_block(activations, i, "att")][0])]
-    outputs = box_outputs(model.config, activations.grads)
-    pulls, flow = token_gradients(model, idx, targets, [*outputs.values()], left_out)
+    pulls = token_gradients(model, idx, targets)
     probs = softmax(model.forward(ids[None])[0][0, -1].astype(np.float64))
     return {"text": prompt, "description": description, "tokens": [shown(tokenizer, i) for i in ids],
-            "loss": loss, "losses": short(losses), "pulls": pulls, "flow": flow, "norms": [*short(norms), None],
-            "stages": [{"layer": layer, "box": box} for layer, box in [*outputs, (None, "loss")]],
+            "loss": loss, "losses": short(losses), "pulls": pulls,
+            "walk": walk_stops(model, functools.partial(shown, tokenizer), ids),
             "maps": maps, "next": [(shown(tokenizer, i), *short([probs[i]])) for i in np.argsort(-probs)[:LIKELIEST]],
             "lens": [lens_rows(tokenizer, each[0], targets[0])
-                     for each in model.logit_lens(activations, streams).values()],
-            "left_out": left_out}
+                     for each in model.logit_lens(activations, streams).values()]}
 
 
 def in_block(activations, i, name):
@@ -104,33 +97,17 @@ def lens_rows(tokenizer, logits, targets):
             for row, target in zip(softmax(logits.astype(np.float64), axis=-1), targets, strict=True)]
 
 
-def box_outputs(config, grads):
-    """Map (layer, box) to the name of the box's output, in the forward's order, without boxes that a model lacks."""
-    blocks = {(i, box): f"h.{i}.{name}" for i in range(config.n_layer) for box, name in OUTPUTS.items()}
-    outputs = {(None, "embedding"): "embedding.x", **blocks, (None, "ln_f"): "head.x", (None, "head"): "logits"}
-    if not config.final_layer_norm:
-        del outputs[None, "ln_f"]
-    return {box: name for box, name in outputs.items() if name in grads}
-
-
-def token_gradients(model, idx, targets, names, left_out):
-    """Return `pulls` and `flow` of `study_model`. names: of the stages' outputs."""
+def token_gradients(model, idx, targets):
+    """Return `pulls` of `study_model`."""
     T = idx.shape[1]
-    n = max(
-        1, min(T, math.isqrt(int(MOST_WORK / (3 * model.params.size))))
-    )  # 6 for each parameter and token
-    if n < T:
-        left_out.append(f"Token gradients are shown for the first {n} of {T} losses: "
-                        "the others would take too long with a model of this size.")
+    # 6 multiplications and additions for each parameter and token
+    n = max(1, min(T, math.isqrt(int(MOST_WORK / (3 * model.params.size)))))
     pulls = []
-    flow = []
     for i in range(n):
         seen = i + 1 if model.config.causal else T
         one = np.full((1, seen), IGNORE_INDEX)
         one[0, i] = targets[0, i]
         _, activations = model.run_with_cache(idx[:, :seen], one)
         model.backward()
-        grads = activations.grads
-        pulls.append(short(np.linalg.norm(grads["embedding.x"][0], axis=-1)))
-        flow.append(short([*(np.linalg.norm(grads[name]) for name in names), 1.0]))
-    return pulls, flow
+        pulls.append(short(np.linalg.norm(activations.grads["embedding.x"][0], axis=-1)))
+    return pulls

@@ -8,7 +8,8 @@ import pytest
 
 from npgpt.study.exercises import worked as module
 from npgpt.study.exercises.exercise import Step, levels_of, notes_of
-from npgpt.study.exercises.worked import Term, worked
+from npgpt.study.exercises.terms import entries, written
+from npgpt.study.exercises.worked import symbol, text_of, worked
 from npgpt.study.lessons.table import LESSONS
 
 STEPS = [Step(layer, what) for layer in LESSONS for what in levels_of(layer)
@@ -76,8 +77,7 @@ def test_long_sums_are_broken_below_their_beginning():
 
 
 def test_terms_of_a_sum_and_brackets():
-    a, b, c = (Term(value, [name, f"{value:g}"]) for name, value in zip(
-        "abc", (2.0, -3.0, 5.0), strict=True))
+    a, b, c = (entries(name, value) for name, value in zip("abc", (2.0, -3.0, 5.0), strict=True))
     for term, text in (
         (a - (b - c), "a - (b - c)"), (a - b - c, "a - b - c"), (a * (b + c), "a·(b + c)"),
         (a / (b * c), "a / (b·c)"), (-(a + b), "-(a + b)"), (-a * b, "(-a)·b"),
@@ -85,7 +85,13 @@ def test_terms_of_a_sum_and_brackets():
         (a + b + c + a, "a + b + … + a"), (0 + a, "a"), (a * -0.5, "a·(-0.5)"),
     ):
         code = text.replace("·", "*").replace("^", "**").replace("…", "c")
-        assert (term.texts[0], term.value) == (text, eval(code, {"a": 2.0, "b": -3.0, "c": 5.0}))
+        value = eval(code, {"a": 2.0, "b": -3.0, "c": 5.0})
+        assert (written(term, symbol, 3), term.value) == (text, value)
+
+
+def test_two_digits():
+    numbers = {-0.0016: "-0.0016", -0.001: "-0.001", -1e-12: "0.00", 0.0949: "0.095", -1.0: "-1.00"}
+    assert {number: text_of(number) for number in numbers} == numbers
 
 
 def test_ones_own_layer_has_one_or_none(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 
 from npgpt import load
 from npgpt.study.exercises.exercise import Step
+from npgpt.study.gradcheck.source import read_source
 from npgpt.study.page.live import Live
 from tests.study.judge.solutions import each_of, play
 
@@ -75,8 +76,8 @@ def test_the_page_of_a_layer(npgpt):
     assert "npgpt study affine.py --open" in body and "WRONG" not in body
     live = Live([Step("affine.py:affine", "").lesson], *load("tiny"), "a model")
     [layer] = json.loads(data[1])["layers"]
-    line = next(line for line, typed in layer["typed"].items() if typed["level"] == 1)
-    right = layer["typed"][line]["text"]
+    line, right = next((f"b{each.first}", each.text) for each in read_source(
+        Step("affine.py:affine", "").lesson.backward).statements if each.text.startswith("dw"))
     request = {"layer": "affine", "edits": {line: right}}
     assert live.judge_edit(request)["verdict"] == "right"
     assert live.judge_edit(request | {"edits": {line: f"{right} * 2"}})["first"] == line

@@ -8,12 +8,13 @@ import pytest
 
 from npgpt import load
 from npgpt.study.gradcheck.measure import truth
-from npgpt.study.lessons.table import chosen_lessons
+from npgpt.study.lessons.table import chosen_lessons, lesson_named
 from npgpt.study.page.live import Live
 from npgpt.study.page.page import study_page
 from npgpt.study.page.server import Server
 from npgpt.study.page.steps import summary
 from npgpt.study.page.whole_model import study_model
+from tests.study.page.test_origins import OWN
 
 CHROMIUM = Path("/usr/bin/chromium")
 LESSONS = {each.name: each for each in chosen_lessons("all")}
@@ -41,10 +42,19 @@ def files(tmp_path_factory):
     study["lens"][1][0] = (PLANTED, 0.5, 0.5)
     live = {"token": "secret"}
     for name, page in {"study": study_page(list(LESSONS.values()), study), "look": study_page([], study),
+                       "own": study_page(own_layers(folder), study),
                        "live": study_page([LESSONS[name] for name in ("chain", "linear", "layernorm")],
                                           study_model(*load("tiny"), "To be", "a model"), live)}.items():
         (folder / f"{name}.html").write_bytes(page)
     return folder
+
+
+def own_layers(folder):
+    """Layers whose names the page has, too."""
+    path = folder / "made_of.py"
+    path.write_text(OWN)
+    return [lesson_named(f"{path}:{key}") for key in (
+        "data --input x=4,4", "walk --input x=4,3 --input w=3,2", "Scale --input x=4,3")]
 
 
 def judged(body):

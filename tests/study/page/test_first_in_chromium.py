@@ -5,26 +5,17 @@ import re
 import numpy as np
 import pytest
 
-from npgpt import load
-from npgpt.study.page.whole_model import study_model
-from tests.helpers.chromium import expect, play
+from tests.helpers.chromium import expect
 from tests.study.page.conftest import PHONE
 
 pytestmark = pytest.mark.slow
-
-STUDY = study_model(*load("tiny"), "To be", "a model")
-STAGES = STUDY["stages"]
-WATCH = """() => { window.seen = []; const count = (each) => document.querySelectorAll(each).length;
-    new MutationObserver(() => seen.push([
-        document.querySelector(".here.box").dataset.box, document.querySelector("#map-block").value,
-        count(".box output:not(:empty)")].join(" ")))
-    .observe(document.querySelector("#map"), {attributes: true, subtree: true, attributeFilter: ["class"]}); }"""
 
 
 def array(page, name):
     """The numbers that the first screen shows of an array."""
     shape = map(int, page.locator(f"[data-of={name}] small").text_content().split(" × "))
-    return np.array(page.locator(f".array[data-of={name}] span").all_inner_texts(), float).reshape(*shape)
+    numbers = page.locator(f".array[data-of={name}] i").all_inner_texts()
+    return np.array(numbers, float).reshape(*shape)
 
 
 def assert_consistent(page, name, *place):
@@ -40,31 +31,64 @@ def assert_consistent(page, name, *place):
         losses.append(((x @ weight - 1) ** 2).mean())
     slope = (losses[1] - losses[2]) / 2e-4
     assert page.inner_text("#first-loss") == f"{losses[0]:.2f}"
-    said = re.fullmatch(rf"d{name}\[(\d), (\d)\] says (.*); measured slope (.*): ✓ right", page.inner_text(".says"))
+    said = re.fullmatch(rf"d{name}\[(\d),(\d)\] says (.*); measured slope (.*): ✓ right",
+                        page.inner_text(".says"))
     np.testing.assert_allclose([*map(float, said.groups())], [*place, slope, slope], rtol=0, atol=0.00501)
+
+
+def cell(page, name, n):
+    return page.locator(f".array[data-of={name}] i").nth(n)
 
 
 def test_a_number_is_dragged_and_the_rest_follows(visit):
     page = visit("live")
     assert_consistent(page, "weight", 1, 0)
-    cell, old = page.locator(".array[data-of=x] span").nth(5), array(page, "x")[1, 2]
-    cell.drag_to(
-        cell, source_position={"x": 9, "y": 20}, target_position={"x": 9, "y": -40}, force=True
-    )
+    old = array(page, "x")[1, 2]
+    last = cell(page, "x", 5)
+    here, there = {"x": 9, "y": 20}, {"x": 9, "y": -40}
+    last.drag_to(last, source_position=here, target_position=there, force=True)
     assert array(page, "x")[1, 2] == pytest.approx(old + 1, abs=0.02)
     assert_consistent(page, "x", 1, 2)
 
 
 def test_the_keyboard(visit):
-    """One tab stop for each array; the arrows do not step through a layer."""
+    """One tab stop for each array."""
     page = visit("live")
-    page.focus("[data-of=x] [tabindex='0']")
-    for key in ["ArrowRight", "ArrowUp", "+", "ArrowDown", "-", "ArrowUp"]:
+    page.focus(".array[data-of=x] .cells")
+    for key in ["ArrowRight", "ArrowRight", "+", "-", "+"]:
         page.keyboard.press(key)
-    assert array(page, "x")[0].tolist() == [0.9, -0.4, 0.3] and page.locator(".arrays [tabindex='0']").count() == 2
+    assert array(page, "x")[0].tolist() == [0.9, -0.4, 0.3]
+    assert page.locator(".arrays [tabindex='0']").count() == 6
     assert_consistent(page, "x", 0, 1)
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.ariaLabel") == "weight[1, 0]"
+    for key in ["Tab", "ArrowDown", "ArrowDown"]:
+        page.keyboard.press(key)
+    assert_consistent(page, "weight", 1, 0)
+
+
+@pytest.mark.parametrize(("name", "n", "sum_", "lit"), [
+    ("dweight", 2,
+     ["dweight[1,0]", "x[0,1]·dy[0,0] + x[1,1]·dy[1,0]", "(-0.5)·(-1.09) + 1.2·0.195", "0.78"],
+     {"x": [1, 4], "dy": [0, 2]}),
+    ("dx", 0, ["dx[0,0]", "dy[0,0]·weight[0,0] + dy[0,1]·weight[0,1]",
+               "(-1.09)·(-0.50) + (-0.80)·(-0.80)", "1.19"],
+     {"dy": [0, 1], "weight": [0, 1]}),
+    ("y", 3, ["y[1,1]", "x[1,0]·weight[0,1] + x[1,1]·weight[1,1] + x[1,2]·weight[2,1]",
+              "(-1.10)·(-0.80) + 1.20·0.30 + 0.80·0.90", "1.96"],
+     {"x": [3, 4, 5], "weight": [1, 3, 5]}),
+    ("dy", 0, ["dy[0,0]", "2·(y[0,0] - 1) / 4", "2·((-1.18) - 1) / 4", "-1.09"], {"y": [0]}),
+    ("weight", 2, ["weight[1,0] = 1.10"], {}),
+])
+@pytest.mark.parametrize("width", [PHONE, 1440])
+def test_a_number_is_clicked(visit, name, n, sum_, lit, width):
+    page = visit("study", width)
+    cell(page, name, n).click()
+    assert [each for each in page.locator(".first .why code").all_inner_texts() if each] == sum_
+    chosen = page.locator(f".array[data-of={name}] i").nth(n)
+    expect(chosen).to_have_class(re.compile("chosen"))
+    found = page.evaluate("""() => [...document.querySelectorAll(".array")].map((each) =>
+        [each.dataset.of, [...each.querySelectorAll("i")].flatMap(
+            ({classList}, n) => classList.contains("on") ? n : [])])""")
+    assert {each: cells for each, cells in found if cells} == lit
 
 
 @pytest.mark.parametrize(
@@ -77,30 +101,16 @@ def test_the_keyboard(visit):
 )
 def test_a_wrong_line_is_called_wrong(visit, line, what):
     page = visit("live")
-    page.focus("[data-of=x] span")
-    page.get_by_role("radio", name=line, exact=True).check()
+    page.get_by_role("radio", name=line, exact=True).check(force=True)
     expect(page.locator(".says")).to_contain_text(what or "✓ right")
     expect(page.locator(".mark")).to_have_text("✗ WRONG" if what else "✓ right")
 
 
-def test_the_backward_is_played_through_the_whole_model(visit):
-    page = visit("live", reduced_motion="reduce")
-    page.evaluate(WATCH)
+def test_the_backward_is_played(visit):
+    page = visit("study", reduced_motion="reduce")
     page.click("#play")
     assert page.locator(".arrays .gone").count() == 6                # dy, dweight, dx and their arrows
-    play(page, [("js", "seen.at(-1)?.startsWith('embedding') && seen.length", len(STAGES))])
-    for (n, stage), seen in zip(reversed([*enumerate(STAGES)]), page.evaluate("seen"), strict=True):
-        block = next((each["layer"] for each in STAGES[n:] if each["layer"] is not None), 0)
-        filled = sum(each["layer"] in (None, block) for each in STAGES[n:])
-        assert seen == f"{stage['box']} {block} {filled}"
-
-
-def test_a_token_and_a_block_are_chosen_on_a_phone(visit):
-    page = visit("live", PHONE, has_touch=True)
-    for token, block in [(3, 0), (1, 0), (2, 1)]:
-        page.click(f"#map-tokens label >> nth={token}")
-        page.select_option("#map-block", str(block))
-        assert [*map(float, page.locator(".box output").all_inner_texts())] == [
-            float(f"{norm:.2g}") for norm, stage in zip(STUDY["flow"][token - 1], STAGES, strict=True)
-            if stage["layer"] in (None, block)]
-    assert page.locator("#map-tokens :disabled").count() == 1         # the first
+    expect(page.locator(".arrays .now")).to_have_attribute("data-of", "dloss")
+    for left in (4, 2, 0):
+        expect(page.locator(".arrays .gone")).to_have_count(left)
+    expect(page.locator(".arrays .now")).to_have_count(0)

@@ -11,10 +11,11 @@ from npgpt.study.exercises.exercise import read_exercise, statements
 from npgpt.study.gradcheck.source import backward_tree, read_source
 from npgpt.study.lessons.table import chosen_lessons
 from npgpt.study.page import live
-from npgpt.study.page.edits import edited, typed_statements
+from npgpt.study.page.edits import edited, view_name, views_of
 from npgpt.study.page.live import Live
 
 LESSONS = {each.name: each for each in chosen_lessons("all")}
+VIEWS = {view_name(view): view for each in LESSONS.values() for view in views_of(each)}
 NORM = LESSONS["layernorm"]
 RIGHT = "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"
 DX = next(each.first for each in read_source(NORM.backward).statements if each.text.startswith("dx = "))
@@ -83,15 +84,24 @@ def test_one_check_at_a_time(page, check, monkeypatch):
     assert check(RIGHT)["verdict"] == "right" and not page.checking.locked()
 
 
-@pytest.mark.parametrize("name", LESSONS)
+def test_a_line_of_the_long_way(page):
+    statements_ = read_source(NORM.long_way).statements
+    line = next(each.first for each in statements_ if each.targets == ("dvar",))
+    for text, verdict in (("dvar = -0.5 * drstd * rstd**3", "right"),
+                          ("dvar = drstd * rstd", "wrong")):
+        answer = page.judge_edit({"layer": "layernorm_long_way", "edits": {f"b{line}": text}})
+        assert answer["verdict"] == verdict, answer["text"]
+        assert answer["first"] == (f"b{line}" if verdict == "wrong" else None)
+
+
+@pytest.mark.parametrize("name", VIEWS)
 def test_edited_lines_are_in_their_places(name, tmp_path):
     """The package's own lines, put in their places, are its backward."""
-    lesson, path = LESSONS[name], tmp_path / "file.py"
-    typed = typed_statements(lesson)
-    done, places = edited(
-        lesson, {int(line[1:]): each["text"] for line, each in typed.items()}, path
-    )
+    lesson, path = VIEWS[name], tmp_path / "file.py"
+    source, own = read_source(lesson.backward), statements(backward_tree(lesson))
+    lines = {source.first + each.lineno - 1: ast.unparse(each) for each in own}
+    done, places = edited(lesson, lines, path)
     path.write_text(done)
-    mine, own = read_exercise(path).statements, statements(backward_tree(lesson))
+    mine = read_exercise(path).statements
     assert [*map(ast.unparse, mine)] == [*map(ast.unparse, own)]
-    assert [f"b{places[each.lineno]}" for each in mine] == [*typed]
+    assert [places[each.lineno] for each in mine] == [*lines]

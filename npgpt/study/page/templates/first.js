@@ -1,118 +1,141 @@
-/* The first screen: one linear layer and its gradients. The numbers of x and weight can be dragged. */
-const LIMIT = 3, NUDGE = 1e-3, BEAT = 700, FIRST = ["weight", 1, 0];
-const transposed = (a) => a[0].map((_, j) => a.map((row) => row[j]));
-const size = (a) => `${a.length} × ${a[0].length}`;
-const digits = (value) => value.toFixed(2).replace("-0.00", "0.00");
+/* The first screen: one linear layer and its gradients. The numbers of x and weight can be dragged.
+   Its lines are in DATA.first: code -> {shape, from}. */
+const LIMIT = 3, NUDGE = 1e-3, BEAT = 700, FIRST = ["dweight", 2];
+const INPUTS = {
+  x: {shape: [2, 3], values: [0.9, -0.5, 0.3, -1.1, 1.2, 0.8]},
+  weight: {shape: [3, 2], values: [-0.5, -0.8, 1.1, 0.3, -0.6, 0.9]},
+};
+const FORWARD = {y: "x @ weight"}, LOSS = "((y - 1) ** 2).mean()";
 
-/* Compute a line such as "2 * x.T @ dy": an array, or a sentence if the shapes do not fit. */
-function matmul(line, arrays) {
-  const [, twice, ...names] = line.match(/^(2 \* )?(\S+) @ (\S+)$/);
-  const [a, b] = names.map((name) => name.endsWith(".T") ? transposed(arrays[name.slice(0, -2)]) : arrays[name]);
-  const misfit = `${names[0]} (${size(a)}) @ ${names[1]} (${size(b)}): ${a[0].length} columns do not fit ${b.length} rows`;
-  return a[0].length !== b.length ? misfit : a.map((row) => transposed(b).map((column) =>
-    row.reduce((sum, each, k) => sum + each * column[k], 0) * (twice ? 2 : 1)));
+/* The entry of what a line computes, as an expression. */
+const entryParts = ({shape, from}, entry) => partsOf(from, indexOf(entry, shape), entry);
+
+/* Compute the lines {name: code}, in order; return all arrays, name -> {shape, values}. */
+function computed(lines, arrays) {
+  const all = {...arrays};
+  for (const [name, code] of Object.entries(lines)) {
+    const line = DATA.first[code];
+    all[name] = {...line, values: Array.from({length: sizeOf(line.shape)}, (_, entry) => {
+      const {tree, slots} = entryParts(line, entry);
+      return evaluated(tree, (i) => all[slots[i][0]].values[slots[i][1]]);
+    })};
+  }
+  return all;
 }
 
 /* What is wrong with a gradient's number, given the slope that was measured; nothing if they agree. */
 function fault(said, slope) {
   if (Math.abs(said - slope) < 1e-6) return "";
-  if (Math.min(Math.abs(said), Math.abs(slope)) < 1e-6) return `off by ${digits(said - slope)}`;
+  if (Math.min(Math.abs(said), Math.abs(slope)) < 1e-6) return `off by ${rounded(said - slope)}`;
   const ratio = Math.abs(said / slope), part = Math.max(ratio, 1 / ratio).toFixed(1);
   return said * slope < 0 ? "the sign is wrong" : `${part} times too ${ratio > 1 ? "large" : "small"}`;
 }
 
+/* Arrays with another value of one entry. */
+const changed = (arrays, name, entry, value) =>
+  ({...arrays, [name]: {...arrays[name], values: arrays[name].values.with(entry, value)}});
+
 class First {
-  constructor(section, onPlayed) {
-    this.numbers = {x: [[0.9, -0.5, 0.3], [-1.1, 1.2, 0.8]], weight: [[-0.5, -0.8], [1.1, 0.3], [-0.6, 0.9]]};
+  constructor(section) {
+    this.inputs = INPUTS;
     this.one = (selector) => section.querySelector(selector);
     this.all = (selector) => [...section.querySelectorAll(selector)];
-    this.onPlayed = onPlayed;
-    for (const [name, [{length: columns}]] of Object.entries(this.numbers)) {
-      const cells = this.all(`[data-of=${name}] span`);
-      cells.forEach((cell, n) => this.listen(cell, [name, Math.floor(n / columns), n % columns], cells[n - 1], cells[n + 1]));
-    }
-    for (const each of this.all("input")) each.addEventListener("change", () => this.pick(this.picked[0] === "weight" ? this.picked : FIRST));
+    this.heats = this.all("figure").map((figure) => {
+      const name = figure.dataset.of, heat = new Heat(figure, name, INPUTS[name] ?? {shape: [1, 1], values: [0]});
+      heat.onPick = (place) => this.pick([name, heat.entry(place)]);
+      if (name in INPUTS) this.listen(heat);
+      return heat;
+    });
+    for (const each of this.all("input")) each.addEventListener("change", () => this.pick(FIRST));
     this.one("#play").addEventListener("click", () => this.play(0));
     this.pick(FIRST);
   }
 
-  /* Let a number be dragged, and changed with the arrow keys, which also move to its neighbours. */
-  listen(cell, place, before, after) {
-    const value = () => this.numbers[place[0]][place[1]][place[2]];
-    cell.addEventListener("focus", () => this.pick(place));
-    cell.addEventListener("pointerdown", ({clientY, pointerId}) => {
-      cell.setPointerCapture(pointerId);
-      cell.start = value() + clientY / 60;
+  /* Let the numbers of an input be dragged, or changed with + and -. */
+  listen(heat) {
+    const {name, cells} = heat;
+    let entry, start;
+    cells.addEventListener("pointerdown", ({target, clientY, pointerId}) => {
+      if (!target.place) return;
+      cells.setPointerCapture(pointerId);
+      entry = heat.entry(target.place);
+      start = this.inputs[name].values[entry] + clientY / 60;
+      this.pick([name, entry]);
     });
-    cell.addEventListener("pointermove", ({clientY, pointerId}) => {
-      if (cell.hasPointerCapture(pointerId)) this.pick(place, cell.start - clientY / 60);
+    cells.addEventListener("pointermove", ({clientY, pointerId}) => {
+      if (cells.hasPointerCapture(pointerId)) this.pick([name, entry], start - clientY / 60);
     });
-    cell.addEventListener("keydown", (event) => {
-      const step = {ArrowUp: 0.1, "+": 0.1, ArrowDown: -0.1, "-": -0.1}[event.key];
-      const next = {ArrowLeft: before, ArrowRight: after}[event.key];
-      if (event.altKey || event.ctrlKey || event.metaKey || !(step || next)) return;
-      event.preventDefault();
-      if (step) this.pick(place, value() + step);
-      else next.focus();
+    cells.addEventListener("keydown", ({key}) => {
+      const step = {"+": 0.1, "-": -0.1}[key], [of, at] = this.picked;
+      if (step && of === name) this.pick(this.picked, this.inputs[name].values[at] + step);
     });
   }
 
-  /* Select a number, and give it another value. */
-  pick([name, i, j], value = this.numbers[name][i][j]) {
-    this.picked = [name, i, j];
-    this.numbers[name][i][j] = Math.round(100 * Math.max(-LIMIT, Math.min(LIMIT, value))) / 100;
+  /* Choose a number, and give it another value. */
+  pick([name, entry], value) {
+    this.picked = [name, entry];
+    if (value !== undefined) {
+      const rounded = Math.round(100 * Math.max(-LIMIT, Math.min(LIMIT, value))) / 100;
+      this.inputs = changed(this.inputs, name, entry, rounded);
+    }
     this.draw();
   }
 
-  /* The loss with another value of one number. */
-  loss([name, i, j], value) {
-    const changed = this.numbers[name].map((row, r) => r === i ? row.with(j, value) : row);
-    const y = matmul("x @ weight", {...this.numbers, [name]: changed});
-    return y.flat().reduce((sum, each) => sum + (each - 1) ** 2, 0) / 4;
+  /* The loss with another value of an entry of x, weight or y. */
+  loss(name, entry, value) {
+    const arrays = changed(this.arrays, name, entry, value);
+    return computed({...name === "y" ? {} : FORWARD, loss: LOSS}, arrays).loss.values[0];
   }
 
-  measured(...place) {
-    const losses = [NUDGE, -NUDGE].map((nudge) => this.loss(place, this.numbers[place[0]][place[1]][place[2]] + nudge));
-    return (losses[0] - losses[1]) / (2 * NUDGE);
+  measured(name, entry) {
+    const at = this.arrays[name].values[entry];
+    const [up, down] = [NUDGE, -NUDGE].map((nudge) => this.loss(name, entry, at + nudge));
+    return (up - down) / (2 * NUDGE);
   }
 
   draw() {
-    const {picked, picked: [name, i, j], numbers: {x, weight}} = this, at = this.numbers[name][i][j];
-    const y = matmul("x @ weight", {x, weight}), dy = y.map((row) => row.map((each) => (each - 1) / 2));
-    const line = matmul(this.one(":checked").value, {x, y, dy}), isArray = Array.isArray(line);
-    const dweight = isArray ? line : weight.map((row) => row.map(() => null));
-    const arrays = {x, weight, y, dx: matmul("dy @ weight.T", {dy, weight}), dweight, dy};
-    for (const [each, array] of Object.entries(arrays)) this.fill(each, array);
-    this.one("#first-loss").textContent = digits(this.loss(picked, at));
+    const line = this.one(":checked").value, [name, entry] = this.picked, variable = name.replace(/^d/, "");
+    const lines = {...FORWARD, loss: LOSS, dy: "2 * (y - 1) / 4", dweight: line, dx: "dy @ weight.T"};
+    const arrays = this.arrays = computed(lines, this.inputs), {weight, dweight} = arrays;
+    const at = arrays[variable].values[entry], loss = this.loss(variable, entry, at);
+    const code = DATA.first[lines[name]], parts = code ? entryParts(code, entry) : {slots: []};
+    for (const heat of this.heats) this.fill(heat, arrays[heat.name], parts);
+    this.one("#first-loss").textContent = rounded(loss);
+    this.explain(parts);
 
-    const misfit = !isArray ? line : size(line) === size(weight) ? ""
-      : `its shape is ${size(line)}, but weight is ${size(weight)}: it is transposed`;
-    const right = !misfit && weight.every((row, r) => row.every((_, c) => !fault(line[r][c], this.measured("weight", r, c))));
+    const misfit = String(dweight.shape) === String(weight.shape) ? ""
+      : `its shape is ${shapeText(dweight.shape)}, but weight is ${shapeText(weight.shape)}: it is transposed`;
+    const right = !misfit && dweight.values.every((value, i) => !fault(value, this.measured("weight", i)));
     this.one(".mark").replaceWith(make("strong", right ? "mark" : "mark wrong", right ? "✓ right" : "✗ WRONG"));
 
-    const unfit = name === "weight" && misfit, said = arrays[`d${name}`][i][j], measured = this.measured(...picked);
+    const unfit = variable === "weight" && misfit, said = arrays[`d${variable}`].values[entry];
+    const measured = this.measured(variable, entry), label = entryName(variable, indexOf(entry, arrays[variable].shape));
     const wrong = unfit || fault(said, measured);
-    this.one(".says").replaceChildren(make("code", "", unfit ? "dweight" : `d${name}[${i}, ${j}]`),
-      unfit ? ": " : ` says ${digits(said)}; measured slope ${digits(measured)}: `,
+    this.one(".says").replaceChildren(make("code", "", unfit ? "dweight" : `d${label}`),
+      unfit ? ": " : ` says ${rounded(said)}; measured slope ${rounded(measured)}: `,
       make("strong", wrong ? "wrong" : "", wrong ? `✗ WRONG, ${wrong}` : "✓ right"));
-    const curve = Array.from({length: 61}, (_, n) => n / 10 - LIMIT).map((value) => [value, this.loss(picked, value)]);
-    plotLoss(this.one(".slope"), `${name}[${i}, ${j}]`, curve, at, this.loss(picked, at),
+    const curve = Array.from({length: 61}, (_, n) => n / 10 - LIMIT).map((value) => [value, this.loss(variable, entry, value)]);
+    plotLoss(this.one(".slope"), label, curve, at, loss,
       unfit ? {measured} : wrong ? {measured, wrong: said} : {tangent: said});
   }
 
-  fill(name, array) {
-    const [picked, i, j] = this.picked, values = array.flat(), most = Math.max(...values.map(Math.abs), 0.5);
-    this.one(`[data-of=${name}] small`).textContent = size(array);
-    this.one(`[data-of=${name}]`).style.setProperty("--columns", array[0].length);
-    this.all(`[data-of=${name}] span`).forEach((cell, n) => {
-      const isPicked = name.replace("d", "") === picked && n === i * array[0].length + j;
-      cell.textContent = values[n] === null ? "–" : digits(values[n]);
-      cell.style = `--part: ${Math.abs(values[n]) / most}; --colour: var(--${values[n] < 0 ? "negative" : "positive"})`;
-      cell.classList.toggle("picked", isPicked);
-      if (!this.numbers[name]) return;
-      cell.setAttribute("aria-valuenow", values[n]);
-      if (name === picked) cell.tabIndex = isPicked ? 0 : -1;       // one tab stop for each array
-    });
+  fill(heat, array, {slots}) {
+    const [picked, entry] = this.picked, {name, figure} = heat, bare = (each) => each.replace(/^d/, "");
+    heat.show(array);
+    heat.fit(MOST);
+    heat.mark("chosen", (each) => name === picked && each === entry);
+    heat.mark("picked", (each) => name !== picked && bare(name) === bare(picked) && each === entry);
+    heat.mark("on", (each) => slots.some(([of, at]) => of === name && at === each));
+    figure.querySelector("small").textContent = shapeText(array.shape);
+  }
+
+  /* Say where the chosen number comes from. */
+  explain({tree, slots}) {
+    const [name, entry] = this.picked, {shape, values} = this.arrays[name], index = indexOf(entry, shape);
+    const sum = make("div", "sum");
+    if (tree) sum.append(...originElements(name, index, values[entry], {tree, slots}, (of) => this.arrays[of]));
+    else sum.append(make("code", "", `${entryName(name, index)} = ${rounded(values[entry])}`));
+    this.one(".why").replaceChildren(sum, make("p", "caption", this.one(`[data-of=${name}]`).dataset.say));
   }
 
   /* Let the gradient run from right to left: its arrays appear in order, and then it goes on. */
@@ -123,7 +146,6 @@ class First {
       classList.toggle("now", n === step);
     }));
     if (step < 4) this.timer = setTimeout(() => this.play(step + 1), BEAT);
-    else this.onPlayed();
   }
 }
 

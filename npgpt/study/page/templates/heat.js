@@ -1,6 +1,6 @@
 "use strict";
 
-const DATA = JSON.parse(document.getElementById("data").textContent);
+const DATA = JSON.parse(document.querySelector("script#data").textContent);
 
 function make(tag, className, text) {
   const element = document.createElement(tag);
@@ -14,15 +14,6 @@ function makeButton(className, text, action) {
   button.type = "button";
   button.addEventListener("click", action);
   return button;
-}
-
-/* Do something once an element is about to come into view. */
-function whenSeen(element, action) {
-  new IntersectionObserver(([{isIntersecting}], observer) => {
-    if (!isIntersecting) return;
-    observer.disconnect();
-    action();
-  }, {rootMargin: "400px"}).observe(element);
 }
 
 /* Make elements of a container one tab stop, which the arrow keys move; once more if they are new. */
@@ -48,119 +39,88 @@ function letScroll(element) {
   }
 }
 
-/* Whether the pointer moved, rather than the page below it. */
-const pointer = {};
-const hasMoved = ({clientX, clientY}) => clientX !== pointer.x || clientY !== pointer.y;
-document.addEventListener("pointermove", ({clientX, clientY}) => Object.assign(pointer, {x: clientX, y: clientY}));
-
 const LEAST = 26, MOST = 46;       // the width of a cell with a number, in pixels
-
-/* A heat map in a figure, read with the pointer or the arrow keys. It shows {rows, columns, axes, part(r, c), label(r, c),
-   number(r, c)}: axes: {row, column, rows: [text], columns: [text]}; part is from -1 to 1, null for no cell; number: what
-   is written into a cell if it is wide enough, by default nothing.
-   onPoint(place) is called with [row, column], or null. */
-class Heat {
-  constructor(figure, label) {
-    this.figure = figure;
-    this.cells = figure.appendChild(make("div", "cells"));
-    this.cells.tabIndex = 0;
-    this.cells.setAttribute("role", "img");
-    this.cells.setAttribute("aria-label", `${label}; read them with the arrow keys`);
-    this.output = figure.appendChild(make("output", "", "\u00a0"));
-    this.cells.addEventListener("pointerover", (event) => event.target.place && hasMoved(event) && this.point(event.target.place));
-    for (const event of ["pointerleave", "blur"]) this.cells.addEventListener(event, () => this.point(null));
-    this.cells.addEventListener("pointerdown", ({target}) => target.place && this.point(target.place));
-    this.cells.addEventListener("keydown", (event) => {
-      const move = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]}[event.key];
-      if (!move) return;
-      event.preventDefault();
-      const [r, c] = this.at ?? [0, -move[1]], place = [r + move[0], c + move[1]];
-      if (this.cell(place)) this.point(place);
-    });
-  }
-
-  show(content) {
-    const {rows, columns, axes, part, number} = this.content = content;
-    this.figure.classList.toggle("axes", axes !== undefined);
-    this.figure.style = `--rows: ${rows}; --columns: ${columns}`;
-    this.cells.replaceChildren();
-    const block = this.cells.appendChild(make("div", "block"));
-    this.grid = Array.from({length: rows}, (_, r) => Array.from({length: columns}, (_, c) => {
-      if (part(r, c) === null) return null;
-      const cell = block.appendChild(make("i"));
-      cell.style.gridArea = `${r + 1} / ${c + 1}`;
-      cell.place = [r, c];
-      cell.classList.toggle("negative", part(r, c) < 0);
-      cell.style.setProperty("--part", Math.abs(part(r, c)));
-      return cell;
-    }));
-    this.all = this.grid.flat().filter(Boolean);
-    if (axes) this.cells.append(this.axis("down", axes.row, axes.rows), this.axis("column", axes.column, axes.columns));
-    if (number) new ResizeObserver(() => this.fit()).observe(this.figure);
-    this.fit();
-    this.point(null);
-  }
-
-  /* Write the numbers, if there is room for them. */
-  fit() {
-    const {columns, number} = this.content, width = this.figure.clientWidth || Math.min(224, Math.max(96, 40 * columns));
-    if (!number || !width) return;
-    const wide = Math.min(MOST, Math.floor(width / columns)), fits = wide >= LEAST;
-    this.cells.classList.toggle("numbers", fits);
-    this.cells.style.setProperty("--wide", fits ? `${wide}px` : "");
-    for (const each of this.all) each.textContent = fits ? number(...each.place, wide > 36) : "";
-  }
-
-  axis(kind, title, texts) {
-    const axis = make("div", `axis ${kind}`);
-    axis.setAttribute("aria-hidden", "true");
-    axis.append(make("strong", "", title), ...texts.map((text) => make("span", "", text)));
-    return axis;
-  }
-
-  cell(place) {
-    return place && this.grid[place[0]]?.[place[1]];
-  }
-
-  point(place) {
-    this.cell(this.at)?.classList.remove("at");
-    this.at = place;
-    this.cell(place)?.classList.add("at");
-    this.output.textContent = place ? this.content.label(...place) : this.idle ?? "\u00a0";
-    this.onPoint?.(place);
-  }
-}
+const WIDE = 240;                  // of a matrix whose cells could be wider
+const NUMBERED = 20;               // rows and columns of a matrix with numbers
 
 const brief = (number) => typeof number === "number" ? String(Number(number.toPrecision(3))) : number;
 const largestOf = (values) => Math.max(...values.filter(Number.isFinite).map(Math.abs), 0);
 
-/* The heat map of the last two axes of an array, at an `index` of those before them (see `leadingIndex`). A value that is
-   not finite is a string. Matrices of up to 8 x 8 have numbers. label: what is unique of it, by default its name; scale:
-   the value of the strongest colour, by default the array's largest. */
-class ArrayHeat extends Heat {
-  constructor(figure, name, array, {label = name, scale, index = []} = {}) {
-    super(figure, `Values of ${label}`);
-    const {shape} = array, columns = shape.at(-1) ?? 1, rows = shape.length > 1 ? shape.at(-2) : 1;
-    Object.assign(this, {name, shape});
-    this.start = [...index, ...shape.slice(-2).map(() => 0)].reduce((flat, i, axis) => flat * shape[axis] + i, 0);
-    this.values = array.values;
-    this.isWhole = this.values.every(Number.isInteger);
-    this.largest = scale || largestOf(this.values) || 1;
+/* A matrix of an array as a heat map in a figure: of its last two axes, exchanged if `isFlipped`, at
+   the index `lead` of those before them. A value that is not finite is a string. label: what is unique
+   of it, by default its name; most: the value of the strongest colour, by default the array's largest;
+   labels: of the rows. A number is chosen with a click or the arrow keys: onPick([row, column]). */
+class Heat {
+  constructor(figure, name, array, {label = name, most, lead = [], isFlipped = false, labels = []} = {}) {
+    Object.assign(this, {figure, name, most, lead, isFlipped, labels});
+    this.cells = figure.appendChild(make("div", "cells"));
+    this.cells.tabIndex = 0;
+    this.cells.setAttribute("role", "img");
+    this.cells.setAttribute("aria-label", `Values of ${label}; read them with the arrow keys`);
+    this.output = figure.appendChild(make("output"));
+    this.show(array);
+    this.listen();
+  }
+
+  show({shape, values}) {
+    const isNew = String(shape) !== String(this.shape), rows = shape.at(-2) ?? 1, columns = shape.at(-1) ?? 1;
+    Object.assign(this, {shape, values, isWhole: values.every(Number.isInteger)});
+    [this.rows, this.columns] = this.isFlipped ? [columns, rows] : [rows, columns];
+    this.largest = this.most || largestOf(values) || 1;
     this.power = !this.isWhole && (this.largest < 0.1 || this.largest >= 1000) ? Math.floor(Math.log10(this.largest)) : 0;
-    this.show({
-      rows, columns, part: (r, c) => this.part(this.value(r, c)),
-      label: (r, c) => `${name}[${this.index([r, c]).join(", ")}] = ${this.value(r, c)}`,
-      number: rows <= 8 && columns <= 8 ? (r, c, roomy) => this.number(this.value(r, c), roomy) : null,
+    if (isNew) this.draw();
+    for (const cell of this.all) {
+      const size = numberOf(this.value(cell.place)) / this.largest;
+      cell.classList.toggle("negative", size < 0);
+      cell.style.setProperty("--part", Math.min(1, Math.abs(size)) || 0);
+    }
+    this.point(isNew ? null : this.at);
+  }
+
+  draw() {
+    this.figure.style.setProperty("--columns", this.columns);
+    this.all = Array.from({length: this.rows * this.columns}, (_, n) =>
+      Object.assign(make("i"), {place: [Math.floor(n / this.columns), n % this.columns]}));
+    this.cells.replaceChildren(...this.all);
+    this.labels.forEach((text, r) => this.cells.insertBefore(make("b", "", text), this.all[r * this.columns]));
+    this.cells.classList.toggle("labelled", this.labels.length > 0);
+  }
+
+  listen() {
+    const {cells} = this;
+    cells.addEventListener("pointermove", ({target}) => target.place && this.point(target.place));
+    for (const event of ["pointerleave", "focus", "blur"]) cells.addEventListener(event, () => this.point(null));
+    cells.addEventListener("click", ({target}) => target.place && this.pick(target.place));
+    cells.addEventListener("keydown", (event) => {
+      const move = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]}[event.key];
+      if (!move) return;
+      event.preventDefault();
+      const [r, c] = this.at ?? move.map((each) => -each), to = [r + move[0], c + move[1]];
+      if (this.all.some(({place}) => String(place) === String(to))) this.pick(to);
     });
   }
 
-  get idle() {
-    return this.power ? `numbers × 10^${this.power}` : "\u00a0";
+  pick(place) {
+    this.point(place);
+    this.onPick?.(place);
   }
 
-  part(value) {
-    if (typeof value !== "number") return value === "-inf" ? -1 : 1;
-    return Math.max(-1, Math.min(1, value / this.largest));
+  /* Read out a number, or none. */
+  point(place) {
+    this.at = place;
+    for (const cell of this.all) cell.classList.toggle("at", String(cell.place) === String(place));
+    this.output.textContent = place ? `${entryName(this.name, this.index(place))} = ${this.value(place)}`
+      : this.power ? `numbers × 10^${this.power}` : "\u00a0";
+  }
+
+  /* Choose the size of the cells, and write the numbers if there is room for them. */
+  fit(wide = Math.floor(Math.min(MOST, this.figure.clientWidth / this.columns)), rows = this.rows) {
+    if (!wide) return;
+    const fits = wide >= LEAST && this.rows <= NUMBERED && this.columns <= NUMBERED;
+    this.cells.classList.toggle("numbers", fits);
+    this.cells.style.setProperty("--wide", `${wide}px`);
+    this.cells.style.setProperty("--tall", `${fits ? Math.max(17, Math.min(24, 260 / rows)) : Math.min(16, wide)}px`);
+    for (const cell of this.all) cell.textContent = fits ? this.number(this.value(cell.place), wide > 36) : "";
   }
 
   number(value, roomy) {
@@ -171,19 +131,43 @@ class ArrayHeat extends Heat {
     return roomy ? text : text.replace(/^(-?)0\./, "$1.");
   }
 
-  value(r, c) {
-    return this.values[this.start + r * this.content.columns + c];
-  }
-
+  /* The index in the array, and the place among its values, of what is shown at [row, column]. */
   index([r, c]) {
-    return indexOf(this.start + r * (this.shape.at(-1) ?? 1) + c, this.shape);
+    return [...this.lead, ...this.isFlipped ? [c, r] : [r, c]].slice(this.lead.length + 2 - this.shape.length);
   }
 
-  /* Give a class to exactly the cells whose index fulfils a condition. */
+  entry(place) {
+    return flatIndex(this.index(place), this.shape);
+  }
+
+  value(place) {
+    return this.values[this.entry(place)];
+  }
+
+  largestPlace() {
+    const size = ({place}) => Math.abs(numberOf(this.value(place))) || 0;
+    return this.all.reduce((best, each) => size(each) > size(best) ? each : best).place;
+  }
+
+  /* Give a class to exactly the cells of entries that fulfil a condition. */
   mark(className, condition) {
-    for (const cell of this.all) cell.classList.toggle(className, Boolean(condition(this.index(cell.place))));
+    for (const cell of this.all) cell.classList.toggle(className, Boolean(condition(this.entry(cell.place))));
   }
 }
+
+/* Give the matrices of an equation cells of one size: with numbers, if the equation is then not
+   higher than most of the screen. */
+function fitTogether(heats, equation) {
+  const width = equation.parentElement.clientWidth, columns = heats.map((heat) => heat.columns);
+  const rows = Math.max(...heats.map((heat) => heat.rows)), widest = Math.max(...columns);
+  const fit = (most) => heats.forEach((heat) => heat.fit(Math.floor(Math.min(MOST, most, width / widest)), rows));
+  fit(Math.max(LEAST, Math.min(WIDE, width / 2) / widest));
+  if (equation.clientHeight > 0.7 * innerHeight) {
+    fit(Math.max(7, (width - 30 * heats.length) / columns.reduce((sum, each) => sum + each, 0)));
+  }
+}
+
+const flatIndex = (index, shape) => index.reduce((flat, i, axis) => flat * shape[axis] + i, 0);
 
 /* The index in a shape of the entry number `flat`. */
 function indexOf(flat, shape) {

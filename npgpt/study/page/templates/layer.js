@@ -1,42 +1,23 @@
 /* One layer: a row for each line of the forward, with the lines of the backward that undo it. A row opens in place. */
 class Layer {
   constructor(section) {
-    const {typed, planted, ...data} = DATA.layers.find(({name}) => name === section.id);
+    const {planted, ...data} = DATA.layers.find(({name}) => name === section.id);
     Object.assign(this, {section, name: data.name, data});
     const list = section.querySelector(".rows");
     this.rows = [...list.children];
-    this.editor = new Editor(this, list, typed, planted);
+    this.editor = new Editor(this, list, planted);
     this.listen(list);
-    for (const button of section.querySelectorAll(".level")) {
-      button.addEventListener("click", () => this.editor.choose(Number(button.dataset.level)));
-    }
-    section.querySelector(".full").addEventListener("toggle", ({target}) => letScroll(target));
-    section.querySelector(".reveal-all").addEventListener("click", () => this.editor.choose(0));
+    section.querySelector(".full")?.addEventListener("toggle", ({target}) => letScroll(target));
     this.editor.update();
-    this.draw();
-    whenSeen(section, () => {
-      this.isSeen = true;
-      this.draw();
-    });
   }
 
   listen(list) {
     const rowOf = (target) => target.closest("textarea, .panel, a, button:not(.toggle)") ? null : target.closest(".row");
     list.addEventListener("click", (event) => {
       const row = rowOf(event.target), unit = event.target.closest("[data-line]");
-      if (!row || event.detail > 1 || !getSelection().isCollapsed) return;       // the second click opens the editor
+      if (!row || !getSelection().isCollapsed) return;
       this.toggle(row);
       history.replaceState(null, "", `#${this.name}:${unit?.dataset.line ?? linesOf(row)[0]}`);
-    });
-    list.addEventListener("dblclick", (event) => {
-      const line = rowOf(event.target) && event.target.closest("[data-line]")?.dataset.line;
-      if (line) this.editor.open(line);
-    });
-    list.addEventListener("keydown", (event) => {
-      const row = rowOf(event.target);
-      if (!row || event.key !== "e" || event.ctrlKey || event.metaKey || event.altKey) return;
-      this.editor.open(linesOf(row).find((line) => this.editor.typed[line]));
-      event.preventDefault();
     });
     oneTabStop(list, ".toggle");
   }
@@ -47,6 +28,13 @@ class Layer {
     if (isOpen) row.append(make("div", "panel"));
     else row.querySelector(".panel")?.remove();
     this.render(row);
+  }
+
+  /* Show this view of the layer's backward, not the other one. */
+  show() {
+    const {lesson} = this.section.dataset;
+    for (const each of document.querySelectorAll(`[data-lesson="${lesson}"]`)) each.hidden = each !== this.section;
+    this.section.scrollIntoView();
   }
 
   /* Go to the line of an address, "b102", or to the nearest one above it. */
@@ -72,31 +60,23 @@ class Layer {
     return this.data.steps.filter((each) => each.line === line);
   }
 
-  array(step, name) {
-    const found = step?.arrays.find((each) => each[0] === name);
-    return found && this.data.arrays[found[1]];
-  }
-
   /* The gradient of a variable that a step of the forward makes, or of an argument: the last one of its name. */
   gradient(step, name) {
     const made = step.partners[name], gradient = `d${name}`;
-    if (made !== undefined) return this.array(this.data.steps[made], gradient);
+    if (made !== undefined) return madeBy(this.data.steps[made], gradient, this.data);
     if (step.line !== linesOf(this.rows[0])[0]) return null;
-    return this.array(this.data.steps.findLast((each) => each.line[0] === "b" && this.array(each, gradient)), gradient);
+    return madeBy(this.data.steps.findLast((each) => each.line[0] === "b" && madeBy(each, gradient, this.data)), gradient, this.data);
   }
 
-  /* Draw thumbnails of v and dv in each row: of up to four arrays, once the layer has been seen. */
+  /* Draw thumbnails of v and dv in each row: of up to four arrays. */
   draw() {
     for (const row of this.rows) {
       const [line] = linesOf(row), [step] = this.executions(line), [left, right] = row.querySelectorAll(".thumbs");
-      const shown = step?.arrays.filter(([name]) => this.array(step, name).shape.length || name in step.partners) ?? [];
+      const shown = step?.arrays.filter(([name]) => madeBy(step, name, this.data).shape.length || name in step.partners) ?? [];
       row.style.setProperty("--count", Math.min(shown.length, 5));
-      if (!this.isSeen) continue;
-      left.replaceChildren();
-      right.replaceChildren();
       for (const [name] of shown.slice(0, 4)) {
         const gradient = this.gradient(step, name);
-        left.append(thumbnail(name, this.array(step, name)));
+        left.append(thumbnail(name, madeBy(step, name, this.data)));
         right.append(gradient ? thumbnail(`d${name}`, gradient) : make("figure", "none", "·"));
       }
       if (shown.length > 4) left.append(make("figure", "", `and ${shown.length - 4} more`));
@@ -112,117 +92,56 @@ class Layer {
   render(row) {
     const panel = row.querySelector(".panel");
     if (!panel) return;
-    const buttons = () => [...panel.querySelectorAll("button")], at = buttons().indexOf(document.activeElement);
-    const steps = linesOf(row).flatMap((line) => this.executions(line));
+    const buttons = () => [...panel.querySelectorAll("button, select")], focused = buttons().indexOf(document.activeElement);
+    const {at: undone} = row.dataset, lines = [...linesOf(row), ...undone ? [undone] : []];
+    const steps = lines.flatMap((line) => this.executions(line));
     const shapes = steps.flatMap((step) => [...Object.values(step.at), ...step.arrays.map(([, i]) => i)]).map((i) => this.data.arrays[i].shape);
     const leads = shapes.map((shape) => shape.slice(0, -2)).sort((a, b) => b.length - a.length || sizeOf(b) - sizeOf(a));
     row.leads = leads[0] ?? [];         // the axes before the last two, of the array that has the most
-    panel.replaceChildren(...this.slices(row), ...linesOf(row).map((line) => this.item(row, line)).filter(Boolean));
+    const places = Array.from({length: sizeOf(row.leads)}, (_, i) => `[${indexOf(i, row.leads).join(", ")}]`);
+    panel.replaceChildren(...this.chooser(row, "slice", "matrix", places), ...lines.map((line) => this.item(row, line)).filter(Boolean));
     letScroll(panel);
-    buttons()[at]?.focus({preventScroll: true});
-  }
-
-  /* Buttons that choose the matrix that is shown of arrays with more than two axes. */
-  slices(row) {
-    const count = sizeOf(row.leads), at = row.slice ?? 0;
-    if (count === 1) return [];
-    const bar = make("p", "tabs slices"), go = (step, text, label) => {
-      const button = bar.appendChild(makeButton("", text, () => {
-        row.slice = (at + step + count) % count;
-        this.render(row);
-      }));
-      button.setAttribute("aria-label", label);
-    };
-    go(-1, "‹", "previous matrix");
-    bar.append(` [${indexOf(at, row.leads).join(", ")}] of ${shapeText(row.leads)} `);
-    go(1, "›", "next matrix");
-    return [bar];
+    buttons()[focused]?.focus({preventScroll: true});
   }
 
   /* A line: its equation of pictures, and words about it. */
   item(row, line) {
-    const {editor} = this, unit = editor.unit(line), isTyped = line in editor.state.texts, isHidden = unit?.matches(".hidden");
+    const {editor} = this, isTyped = line in editor.texts;
     const turns = this.executions(line), step = turns[row.turn ?? 0] ?? turns[0];
-    if (!step && !unit?.dataset.level && !editor.typed[line]) return null;
+    if (!step && !editor.planted[line] && !editor.text(line)) return null;
     const item = make("div", `item ${line[0] === "f" ? "forward" : "backward"}`), words = make("div", "words");
+    const why = make("div", "why");
+    why.setAttribute("aria-live", "polite");
     if (isTyped) item.append(editor.judgedFigures(line, row));
-    else if (step) item.append(this.equation(row, step, isHidden));
-    if (turns.length > 1) words.append("turn of the loop: ", this.tabs(row, "turn", turns.map((_, i) => i + 1)));
-    words.append(...isTyped ? editor.verdictElements(line) : isHidden ? editor.question(line) : this.explained(line));
+    else if (step) item.append(new Equation(this.data, step, why, this.shown(row, step)).element);
+    words.append(...this.chooser(row, "turn", "turn of the loop", turns.map((_, i) => i + 1)));
+    words.append(isTyped ? editor.verdictElement(line) : why);
     const tools = editor.tools(line);
     if (tools.childElementCount) words.append(tools);
+    if (!isTyped) words.append(...this.explained(line));
     item.append(words);
     return item.textContent ? item : null;
   }
 
-  /* The line's code, with a picture for each array; onlyMade: only those that it assigns. */
-  equation(row, step, onlyMade) {
-    const equation = make("div", "equation"), heats = [], number = step.line.slice(1), count = {};
-    const picture = (shown, array) => {
-      if (!array.shape.length) {
-        const one = equation.appendChild(make("span", "one", shown));
-        one.append(make("small", "", brief(array.values[0])));
-        return;
-      }
-      count[shown] = (count[shown] ?? 0) + 1;
-      const figure = equation.appendChild(make("figure", "heat"));
-      figure.append(make("figcaption", "", shown), make("small", "", shapeText(array.shape)));
-      const heat = new ArrayHeat(figure, shown, array, {
-        label: `${shown}${count[shown] > 1 ? ` (${count[shown]})` : ""}, line ${number}`,
-        index: leadingIndex(array.shape, row.leads, row.slice ?? 0),
-      });
-      heats.push(heat);
-    };
-    const made = (name) => this.array(step, name), read = (name) => this.data.arrays[step.at[name]];
-    const code = (text) => {
-      const last = equation.querySelector(":scope > code:last-child");
-      (last ?? equation.appendChild(make("code"))).append(text);
-    };
-    const left = new Set(step.arrays.map(([name]) => name));
-    for (const part of onlyMade ? [] : this.data.parts[step.line] ?? []) {
-      const [name, isMade, flipped] = typeof part === "string" ? [] : part;
-      if (isMade && this.array(step, name)) left.delete(name), picture(name, made(name));
-      else if (!isMade && name in step.at) picture(flipped ?? name, flipped ? withAxesSwapped(read(name)) : read(name));
-      else code(flipped ?? name ?? part);
-    }
-    if (left.size && !onlyMade) code(" → ");
-    const names = [...left], isChoice = names.length > 3;        // too many to be shown at once
-    if (isChoice) equation.append(this.tabs(row, step.line, names));
-    for (const name of isChoice ? [names[row[step.line] ?? 0]] : names) picture(name, made(name));
-    this.connect(equation, heats);
-    return equation;
-  }
-
-  /* In a matmul, an entry lights up the row and the column whose product it is. */
-  connect(equation, heats) {
-    const [made, a, b] = heats, codes = [...equation.querySelectorAll(":scope > code")].map(({textContent}) => textContent);
-    if (heats.length !== 3 || codes.join("|") !== " = | @ ") return;
-    made.onPoint = (place) => {
-      const index = place && made.index(place);
-      for (const [heat, axis] of [[a, -2], [b, -1]]) {
-        heat.mark("on", (other) => index && String(other.slice(0, -2)) === String(index.slice(0, -2)) && other.at(axis) === index.at(axis));
-      }
+  /* What an equation in a row shows: see `Equation`. */
+  shown(row, step) {
+    const [first] = linesOf(row), beside = linesOf(row).includes(step.line) ? "" : `, beside line ${first.slice(1)}`;
+    return {
+      within: row.querySelector(".panel"), place: `line ${step.line.slice(1)}${beside}`, chosen: row[step.line] ?? 0,
+      choose: (names) => this.chooser(row, step.line, "array", names), lead: (shape) => leadingIndex(shape, row.leads, row.slice ?? 0),
     };
   }
 
-  /* Buttons that choose one of some texts; the row keeps its number under a key. */
-  tabs(row, key, texts) {
-    const tabs = make("div", "tabs");
-    tabs.append(...texts.map((text, i) => {
-      const button = makeButton("", text, () => {
-        row[key] = i;
-        this.render(row);
-      });
-      button.setAttribute("aria-pressed", i === (row[key] ?? 0));
-      return button;
-    }));
-    return tabs;
-  }
-
-  /* A line in numbers, if there is such an example. */
-  worked(line) {
-    const lines = this.data.worked[line];
-    return lines ? [make("p", "caption", "The line with smaller arrays:"), make("pre", "worked", lines.join("\n"))] : [];
+  /* A list that chooses one of several texts; the row keeps its number under a key. */
+  chooser(row, key, title, texts) {
+    const label = make("label", "chooser", `${title} `), list = label.appendChild(make("select"));
+    list.append(...texts.map((text, i) => new Option(text, i)));
+    list.selectedIndex = row[key] ?? 0;
+    list.addEventListener("change", () => {
+      row[key] = list.selectedIndex;
+      this.render(row);
+    });
+    return texts.length > 1 ? [label] : [];
   }
 
   /* The check of each gradient that a line makes, and its derivation after those it builds on. */
@@ -230,14 +149,18 @@ class Layer {
     const checked = this.data.lines[line] ?? [];
     const before = (section) => this.data.built_on[section] ?? [];
     const sections = new Set(checked.flatMap(({section}) => [...before(section), section]));
-    const {guesses, typed} = this.editor, right = line in guesses && guesses[line] === typed[line].text;
-    const words = right ? [make("p", "verdict right", "✓ right")] : [];
-    words.push(...checked.slice(0, 4).map(({verdict, finding}) => make("p", `finding ${verdict}`, finding)));
-    const found = [...this.section.querySelectorAll(".derivation section")]
+    const words = checked.slice(0, 4).map(({verdict, finding}) => make("p", `finding ${verdict}`, finding));
+    const found = [...document.querySelectorAll(`[data-lesson="${this.section.dataset.lesson}"] .derivation section`)]
       .filter(({dataset}) => sections.has(dataset.variable))
       .flatMap((each) => [...each.cloneNode(true).childNodes]);
-    return [...words, ...this.worked(line), ...found];
+    return [...words, ...found];
   }
+}
+
+/* The array of a name that a step makes. */
+function madeBy(step, name, {arrays}) {
+  const found = step?.arrays.find((each) => each[0] === name);
+  return found && arrays[found[1]];
 }
 
 const linesOf = (row) => [...row.querySelectorAll("[data-line]")].map((unit) => unit.dataset.line);
@@ -260,13 +183,4 @@ function thumbnail(name, {shape, values}) {
   }
   context.putImageData(image, 0, 0);
   return figure;
-}
-
-/* An array with its last two axes exchanged. */
-function withAxesSwapped({shape, values}) {
-  const [rows, columns] = shape.slice(-2), size = rows * columns;
-  return {shape: [...shape.slice(0, -2), columns, rows], values: values.map((_, i) => {
-    const at = i % size;
-    return values[i - at + (at % rows) * columns + Math.floor(at / rows)];
-  })};
 }

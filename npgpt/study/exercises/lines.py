@@ -1,0 +1,108 @@
+"""The lines of a pair, run once more on arrays of `Term`s: how each number is computed."""
+
+import ast
+import collections
+import copy
+import sys
+
+import numpy as np
+
+from npgpt.study.exercises.terms import entries, opaque
+from npgpt.study.exercises.walk import changed_names, code_of, result_of, stored_names
+from npgpt.study.gradcheck.source import Selfless, names_in, read_source
+from npgpt.study.gradcheck.spelling import spelled
+from npgpt.study.lessons.lesson import map_arrays
+
+OTHERS = "_forward", "_backward", ".append"     # calls of a line that is not run again
+LARGEST = 1000          # entries of an array: a product of larger ones takes minutes
+
+
+def terms_of(lesson, dy, names):
+    """Return (function, line) -> a list: for each time that it runs, {name: array of `Term`s}.
+
+    names: of the arrays on the page. What cannot be computed so is left out: calls of other layers,
+    whose lines show it, and of functions that do not take such numbers; and large arrays.
+    """
+    called = spelled(lesson.forward, lesson.backward, tuple(lesson.inputs))
+    names = {name: name for name in names} | {
+        old: new for old, new in called.items() if new in names}
+    found = collections.defaultdict(list)
+    constants = {name for name, value in lesson.constants.items() if callable(value)}
+
+    def followed(function):
+        source = read_source(function)
+
+        def seen(statement, scope):
+            found[source.name, statement.first].append(made(statement, scope, names, constants))
+
+        return lambda *arguments, **named: run_followed(function, source, seen, arguments, named)
+
+    _, cache = lesson.run_forward(lesson.inputs, followed(lesson.forward))
+    lesson.run_backward(map_arrays(np.copy, dy), cache, followed(lesson.backward))
+    return found
+
+
+def run_followed(function, source, seen, arguments, named):
+    """Call a function, and seen(statement, variables) before each of its statements."""
+    at = None
+
+    def trace(frame, event, _):
+        nonlocal at
+        if (frame.f_code.co_name, frame.f_code.co_filename) != (source.name, source.file):
+            return None
+        statement = source.statement_at(frame.f_lineno)
+        if event == "line" and statement and statement is not at:   # of several lines, once
+            seen(statement, frame.f_globals | frame.f_locals)
+        at = statement if event == "line" else at
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return function(*arguments, **named)
+    finally:
+        sys.settrace(before)
+
+
+def made(statement, scope, names, functions):
+    """Return {name: array of `Term`s} of what a statement assigns; {} if that fails.
+
+    names: name in the code -> on the page.
+    """
+    node = ast.parse(statement.text).body[0]
+    try:
+        node = Selfless().visit(result_of(node) if isinstance(node, ast.Return) else node)
+        scope |= {name: value for name, value in vars(scope.get("self", object)).items()
+                  if f"self.{name}" in statement.text}
+        calls = [ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)]
+        if any(each.endswith(OTHERS) for each in calls):
+            return {}
+        read = [scope.get(name) for name in names_in(node)]
+        if any(isinstance(each, np.ndarray) and each.size > LARGEST for each in read):
+            return {}
+        with np.errstate(all="ignore"):
+            return in_terms(node, scope, names, functions)
+    except Exception:           # of one's own lines, which may do anything
+        return {}
+
+
+def in_terms(node, scope, names, functions, digits=np.asarray):
+    """Run a statement on arrays of `Term`s; return {name: array} of what it assigns or changes.
+
+    scope: its variables, which it may change; names: of floating ones -> what their entries are
+    called; functions: names of those that take numbers; digits: rounds the numbers. Where an array
+    that it fills is 0, what was there is left out.
+    """
+    assigned = {*stored_names(node)}
+    changed = (changed_names(node) - assigned) & scope.keys()
+    scope |= copy.deepcopy({name: scope[name] for name in changed})
+    for name in names_in(node) & scope.keys():
+        value = scope[name]
+        if name in functions or isinstance(value, np.ufunc) and value.nin == 1:
+            scope[name] = opaque(value, name)
+        elif name in names and np.asarray(value).dtype.kind == "f":
+            scope[name] = entries(names[name], digits(value))
+            if name in changed:
+                scope[name][value == 0] = 0
+    exec(code_of(node), scope)
+    return {names.get(name, name): scope[name] for name in (assigned | changed) & scope.keys()}
