@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 def array(page, name):
     """The numbers that the first screen shows of an array."""
-    shape = map(int, page.locator(f"[data-of={name}] small").text_content().split(" × "))
+    shape = map(int, page.locator(f".array[data-of={name}] small").text_content().split(" × "))
     numbers = page.locator(f".array[data-of={name}] i").all_inner_texts()
     return np.array(numbers, float).reshape(*shape)
 
@@ -63,6 +63,9 @@ def test_the_keyboard(visit):
     for key in ["Tab", "ArrowDown", "ArrowDown"]:
         page.keyboard.press(key)
     assert_consistent(page, "weight", 1, 0)
+    for _ in range(25):
+        page.keyboard.press("+")
+    assert array(page, "weight")[1, 0] == 3.0           # the largest
 
 
 @pytest.mark.parametrize(("name", "n", "sum_", "lit"), [
@@ -85,6 +88,7 @@ def test_a_number_is_clicked(visit, name, n, sum_, lit, width):
     assert [each for each in page.locator(".first .why code").all_inner_texts() if each] == sum_
     chosen = page.locator(f".array[data-of={name}] i").nth(n)
     expect(chosen).to_have_class(re.compile("chosen"))
+    expect(page.locator(".says")).to_contain_text("✓ right")
     found = page.evaluate("""() => [...document.querySelectorAll(".array")].map((each) =>
         [each.dataset.of, [...each.querySelectorAll("i")].flatMap(
             ({classList}, n) => classList.contains("on") ? n : [])])""")

@@ -33,7 +33,10 @@ class Equation {
     const shown = isFlipped ? `${name}.T` : name, figure = this.element.appendChild(make("figure", "heat"));
     const shape = isFlipped ? [...array.shape.slice(0, -2), ...array.shape.slice(-2).reverse()] : array.shape;
     const count = this.heats.filter((heat) => heat.shown === shown).length, {heats, lead, place} = this;
-    figure.append(make("figcaption", "", shown), make("small", "", shapeText(shape)));
+    const forward = this.data.steps.filter(({line}) => line[0] === "f").flatMap(({arrays}) => arrays.map(([name]) => name));
+    const isOfForward = forward.length ? forward.includes(name) : name[0] !== "d";      // none in the walk
+    figure.append(make("figcaption", isOfForward ? "forward" : "backward", shown),
+      make("small", "", this.labels.length ? "" : shapeText(shape)));
     const heat = new Heat(figure, name, array, {
       label: `${shown}${count ? ` (${count + 1})` : ""}, ${place}`, lead: lead(array.shape), isFlipped,
       labels: heats.some((each) => each.rows > 1) || !array.shape.length ? [] : this.labels,

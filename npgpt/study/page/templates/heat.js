@@ -67,12 +67,12 @@ class Heat {
     Object.assign(this, {shape, values, isWhole: values.every(Number.isInteger)});
     [this.rows, this.columns] = this.isFlipped ? [columns, rows] : [rows, columns];
     this.largest = this.most || largestOf(values) || 1;
-    this.power = !this.isWhole && (this.largest < 0.1 || this.largest >= 1000) ? Math.floor(Math.log10(this.largest)) : 0;
+    this.power = !this.isWhole && values.length > 1 && (this.largest < 0.1 || this.largest >= 1000) ? Math.floor(Math.log10(this.largest)) : 0;
     if (isNew) this.draw();
     for (const cell of this.all) {
       const size = numberOf(this.value(cell.place)) / this.largest;
       cell.classList.toggle("negative", size < 0);
-      cell.style.setProperty("--part", Math.min(1, Math.abs(size)) || 0);
+      cell.style.setProperty("--part", this.all.length > 1 && Math.min(1, Math.abs(size)) || 0);    // one has no scale
     }
     this.point(isNew ? null : this.at);
   }
@@ -125,6 +125,7 @@ class Heat {
 
   number(value, roomy) {
     if (typeof value !== "number" || this.isWhole) return String(value);
+    if (this.all.length === 1) return rounded(value);
     const scaled = value / 10 ** this.power, size = Math.abs(scaled);
     if (size < 0.005) return "0";
     const text = scaled.toFixed(size < 0.995 ? 2 : size < 9.95 ? 1 + roomy : roomy ? 1 : 0);

@@ -46,7 +46,7 @@ function written(tree, leaf, most = Infinity) {
 /* A number with two digits, or with more. */
 function rounded(value, digits = 2) {
   if (!Number.isFinite(value)) return String(value).replace("Infinity", "inf");
-  const isFixed = digits === 2 && (Math.abs(value) >= 0.095 || Math.abs(value) < 1e-9);
+  const isFixed = digits === 2 && (Math.abs(value) >= 0.0995 || Math.abs(value) < 1e-9);
   return (isFixed ? value.toFixed(2) : String(Number(value.toPrecision(digits)))).replace(/^-0\.00$/, "0.00");
 }
 
@@ -55,10 +55,9 @@ const entryName = (name, index) => index.length ? `${name}[${index.join(",")}]` 
 /* A number as a sum, in symbols and in numbers, of as many digits as make the result.
    array(name): {shape, values} of an array in it; label(name, index): what an entry is called. */
 function originElements(name, index, value, {tree, slots}, array, label = entryName) {
-  const values = slots.map(([name, at]) => numberOf(array(name).values[at])), exact = numberOf(value);
-  const unit = Math.abs(exact) >= 0.095 ? 0.01 : 10 ** (Math.floor(Math.log10(Math.abs(exact))) - 1);    // of the last digit
-  const result = rounded(exact), made = (digits) => evaluated(tree, (i) => numberOf(rounded(values[i], digits)));
-  const fits = (digits) => made(digits) === exact || Math.abs(made(digits) - Number(result)) <= 0.500001 * unit;
+  const values = slots.map(([name, at]) => numberOf(array(name).values[at])), result = rounded(numberOf(value));
+  const made = (digits) => evaluated(tree, (i) => numberOf(rounded(values[i], digits)));
+  const fits = (digits) => [1, 1 + 1e-12].some((part) => rounded(made(digits) * part) === result);    // 0.805 - 1 is -0.195
   const digits = [2, 3, 4].find(fits) ?? 4, isExact = fits(digits) || Number.isNaN(made(4));
   const symbols = written(tree, (i) => label(slots[i][0], indexOf(slots[i][1], array(slots[i][0]).shape)), SHOWN);
   const texts = [symbols, written(tree, (i) => rounded(values[i], digits)), result];
