@@ -97,8 +97,8 @@ class Walk:
         tokens = np.argsort(-np.abs(terms))[:SHOWN].tolist()
         return stop(
             "Through the head, all tokens add up", "A logit is the product of x and a token's "
-            f"vector, so each channel of x, here number {self.channel}, gets a sum over all tokens. Shown "
-            f"are the {len(tokens)} largest terms; rest is the sum of {len(terms) - len(tokens)} more.",
+            f"vector, so a channel of x, here number {self.channel}, gets a sum over all tokens: "
+            f"the {len(tokens)} largest and rest, the sum of {len(terms) - len(tokens)} more.",
             line_of(layers.head_backward, "drows"), "drows = (dlogit_rows * weight).sum() + rest",
             {"dlogit_rows": dlogits[tokens], "weight": weight[tokens],
              "rest": terms.sum() - terms[tokens].sum()},

@@ -90,7 +90,8 @@ def test_terms_of_a_sum_and_brackets():
 
 
 def test_two_digits():
-    numbers = {-0.0016: "-0.0016", -0.001: "-0.001", -1e-12: "0.00", 0.0949: "0.095", 0.095: "0.10", -1.0: "-1.00"}
+    numbers = {-0.0016: "-0.0016", -0.001: "-0.001", -1e-12: "0.00", 0.0949: "0.095",
+               0.095: "0.10", -1.0: "-1.00"}
     assert {number: text_of(number) for number in numbers} == numbers
 
 

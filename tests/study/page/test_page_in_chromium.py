@@ -377,7 +377,8 @@ def test_nothing_is_wider_than_a_phone_and_every_link_has_an_end(visit, width):
     play(page, [("click", "@layernorm_long_way b dx = "), ("click", "@linear f y_rows = "),
                 ("click", "@attention_long_way f mix = "),
                 ("click", "#attention_long_way .break >> nth=0"),
-                ("do", "for (const each of document.querySelectorAll('details')) each.open = 1"), FITS])
+                ("do", "document.querySelectorAll('details').forEach((each) => each.open = 1)"),
+                FITS])
     for stop in range(8):
         play(page, [("do", f"walk.go({stop})"), FITS])
     heights = "[...document.querySelectorAll('.equation')].map((each) => each.clientHeight)"
