@@ -8,10 +8,10 @@ import sys
 import numpy as np
 
 from npgpt.study.exercises.terms import entries, opaque
-from npgpt.study.exercises.walk import changed_names, code_of, result_of, stored_names
+from npgpt.study.exercises.walk import RESULT, changed_names, code_of, result_of, stored_names
 from npgpt.study.gradcheck.source import Selfless, names_in, read_source
 from npgpt.study.gradcheck.spelling import spelled
-from npgpt.study.lessons.lesson import map_arrays
+from npgpt.study.lessons.lesson import as_tuple, map_arrays
 
 OTHERS = "_forward", "_backward", ".append"     # calls of a line that is not run again
 LARGEST = 1000          # entries of an array: a product of larger ones takes minutes
@@ -28,12 +28,16 @@ def terms_of(lesson, dy, names):
         old: new for old, new in called.items() if new in names}
     found = collections.defaultdict(list)
     constants = {name for name, value in lesson.constants.items() if callable(value)}
+    gradients = [f"d{name}" for name in lesson.results]
 
     def followed(function):
         source = read_source(function)
 
         def seen(statement, scope):
-            found[source.name, statement.first].append(made(statement, scope, names, constants))
+            terms = made(statement, scope, names, constants)
+            if RESULT in terms and function is lesson.backward:     # return dy * w
+                terms |= zip(gradients, as_tuple(terms[RESULT]), strict=False)
+            found[source.name, statement.first].append(terms)
 
         return lambda *arguments, **named: run_followed(function, source, seen, arguments, named)
 

@@ -5,7 +5,8 @@ import operator
 import numpy as np
 
 SUM, PRODUCT, ATOM = range(3)           # how tightly the parts of a term are bound
-FUNCTIONS = "exp", "log", "sqrt", "sin", "cos", "tanh"      # of NumPy: np.exp calls Term.exp
+# of NumPy: np.exp calls Term.exp
+FUNCTIONS = "exp", "log", "sqrt", "sin", "cos", "tanh", "log1p", "expm1"
 OPERATORS = {"add": "+", "sub": "-", "mul": "·", "truediv": "/", "pow": "^"}
 COMPARISONS = "lt", "le", "gt", "ge", "eq", "ne"
 LEVELS = {"+": SUM, "-": SUM, "negative": PRODUCT, "·": PRODUCT, "/": PRODUCT}
@@ -29,6 +30,9 @@ class Term:
 
     def __neg__(self):
         return Term(-self.value, "negative", (self,))
+
+    def __abs__(self):
+        return Term(abs(self.value), "abs", (self,))
 
 
 def as_term(value):

@@ -18,7 +18,8 @@ VIEWS = {view_name(view): view for each in chosen_lessons("all") for view in vie
 OPERATIONS = {
     "+": lambda *terms: math.fsum(terms), "-": lambda a, b: a - b, "·": lambda a, b: a * b,
     "/": lambda a, b: a / b, "^": lambda a, b: a**b, "negative": lambda a: -a, "max": max,
-    "erf": math.erf, "f": lesson_named("difference").constants["f"],
+    "abs": abs, "log1p": math.log1p, "erf": math.erf,
+    "f": lesson_named("difference").constants["f"],
     **{name: getattr(math, name) for name in ("exp", "log", "sqrt", "sin", "cos", "tanh")},
 }
 
@@ -154,6 +155,11 @@ def walk_backward(dh, cache):
     dx = dy @ w.T
     dw = np.dot(x.T, dy)
     return dx, dw
+def softsign_forward(x):
+    y = np.log1p(np.exp(x)) + x / (1 + abs(x))
+    return y, x
+def softsign_backward(dy, x):
+    return dy * (1 / (1 + np.exp(-x)) + 1 / (1 + np.abs(x)) ** 2)
 class Scale:
     def __init__(self):
         self.weight = np.arange(1.0, 4.0)
@@ -177,6 +183,7 @@ def test_ones_own_layers(tmp_path, monkeypatch):
             ("made_of.py:N --input x=4,3 --input shape=3", {"C", "N", "dN", "dC", "dx"}),
             ("made_of.py:data --input x=4,4", {"e", "p", "dx"}),
             ("made_of.py:walk --input x=4,3 --input w=3,2", {"y", "h", "dy", "dx", "dw"}),
+            ("made_of.py:softsign --input x=3,3", {"y", "dx"}),
             ("made_of.py:Scale --input x=4,3", {"y", "dweight", "dx"})):
         lesson = lesson_named(key)
         steps = steps_of(lesson)

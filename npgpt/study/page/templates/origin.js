@@ -3,7 +3,7 @@ const LEVELS = {"+": 0, "-": 0, "negative": 1, "·": 1, "/": 1, "^": 2};      //
 const OPERATIONS = {
   "+": (...terms) => terms.reduce((sum, each) => sum + each, 0), "-": (a, b) => a - b,
   "·": (a, b) => a * b, "/": (a, b) => a / b, "^": (a, b) => a ** b, "negative": (a) => -a,
-  "max": Math.max, "exp": Math.exp, "log": Math.log, "sqrt": Math.sqrt, "sin": Math.sin,
+  "max": Math.max, "abs": Math.abs, "log1p": Math.log1p, "expm1": Math.expm1, "exp": Math.exp, "log": Math.log, "sqrt": Math.sqrt, "sin": Math.sin,
   "cos": Math.cos, "tanh": Math.tanh,
 };
 const SHOWN = 3;                // terms of a longer sum of symbols
