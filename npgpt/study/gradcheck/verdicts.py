@@ -1,4 +1,4 @@
-"""The verdicts on a gradient dv, and what stands for a forward's line of its arguments."""
+"""The verdicts on a gradient dv, and the words for lines that have none."""
 
 OK, WRONG, FUSED, CONSTANT, OTHER, ROUNDED = "ok", "WRONG", "fused", "constant", "other", "rounded"
 FOLLOWS = "follows"             # in an exercise: it is computed from a wrong one
