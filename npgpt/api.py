@@ -74,9 +74,9 @@ class GPT:
 
     seed: of the initial weights, which are the same for all dtypes; None leaves them zero. init:
     how weights are drawn, "gpt2", "half-wpe", "torch" or "normal", see `initialize`.
-    dtype: "float32" or "float64"; also "tf32" (on a GPU) and "bfloat16" (with "xla"), which keep
-    float32 parameters and round the factors of matmuls. device: "cpu", "gpu" (or "cuda") or
-    "gpu:N".
+    dtype: "float32" or "float64"; also "tf32" (on a GPU) and "bfloat16" (with "xla", or on a CPU
+    that has AVX512_BF16 or AMX_BF16, extra bfloat16), which keep float32 parameters and round the
+    factors of matmuls. device: "cpu", "gpu" (or "cuda") or "gpu:N".
     kernels: what runs the layers. "auto": CuPy on a GPU; on a CPU "numba" if it is installed, else
     "numpy". "numpy": parts of arrays that fit the cache; "numba": compiled loops as well (extra
     fast); "reference": the plain lines; "xla": compiled by XLA (extra xla).

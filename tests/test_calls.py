@@ -96,7 +96,7 @@ CALLS = {  # the call -> {argument: odd values}
     },
     lambda s, **odd: GPT(GPTConfig(**SHAPE), **odd): {
         "seed": [-1, 1.5, 2**63],
-        "dtype": ["float16", "bfloat16", np.float64],
+        "dtype": ["float16", "bfloat", np.float64],
         "kernels": ["fast"],
         "threads": COUNTS,
         "device": ["gpu:x", "cudas"],

@@ -50,6 +50,13 @@ def engines():
     except UserError as error:
         yield "--kernels numba", f"not here: {error}"
     try:
+        cpu_kernels("numba")
+        from npgpt.engine import bfloat16
+        bfloat16.library()
+        yield "--dtype bfloat16", "matmuls by oneDNN"
+    except UserError as error:
+        yield "--dtype bfloat16", f"not here: {error}"
+    try:
         name = array_module("gpu").cuda.runtime.getDeviceProperties(0)["name"].decode()
         yield "--device gpu", f"the lines by CuPy, on {name}"
     except UserError as error:

@@ -22,8 +22,10 @@ def make_engine(config: GPTConfig, dtype: str, device: str, threads: int, kernel
                 frozen) -> tuple[Parameters, ReferenceEngine]:
     """Return the parameters of a model, zero, and an engine for them. Raises UserError if no engine supports this."""
     xp = np if kernels == "xla" else array_module(device)
-    if dtype == "bfloat16" and kernels != "xla":
-        raise UserError("dtype bfloat16 needs --kernels xla: add it, or use --dtype float32")
+    bfloat16 = dtype == "bfloat16"
+    if bfloat16 and (xp is not np or kernels in ("numpy", "reference")):
+        needed = "xla on a GPU" if xp is not np else "auto, numba or xla"
+        raise UserError(f"dtype bfloat16 needs --kernels {needed}: use it, or --dtype float32")
     if dtype == "tf32" and kernels != "xla" and xp is np:       # XLA checks this itself
         raise UserError("dtype tf32 needs a GPU: use --dtype float32")
     if xp is not np and kernels in ("numpy", "numba"):
@@ -40,6 +42,7 @@ def make_engine(config: GPTConfig, dtype: str, device: str, threads: int, kernel
         from npgpt.engine.gpu import on_gpu
         return on_gpu(config, dtype, device, kernels, frozen)
     params = Parameters(config, DTYPES[dtype], np, frozen)
-    if kernels == "reference" or kernels == "auto" and threads == 1:
+    if kernels == "reference" or kernels == "auto" and threads == 1 and not bfloat16:
         return params, ReferenceEngine(params, threads)
-    return params, CPUEngine(params, threads, cpu_kernels(kernels))
+    kernels = cpu_kernels("numba" if bfloat16 else kernels)
+    return params, CPUEngine(params, threads, kernels, bfloat16)

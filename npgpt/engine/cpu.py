@@ -3,7 +3,7 @@
 * Batch shards: each thread runs forward and backward on its part of the batch, with a single-threaded BLAS. If the
   gradients of a shard are larger than its activations, the batch stays whole, and the threads work inside the layers.
 * Row blocks for LayerNorm, GELU and the loss; tiles for attention; a matmul or a sort for the embedding's gradient.
-* kernels "numba": compiled loops instead of NumPy's operators.
+* kernels "numba": compiled loops instead of NumPy's operators. bfloat16: see bfloat16.py.
 """
 
 import functools
@@ -14,10 +14,10 @@ import numpy as np
 from npgpt import layers
 from npgpt.engine.embedding import ONE_HOT_LIMIT, fast_embedding_backward, tied_backward
 from npgpt.engine.memory import number_of_shards
-from npgpt.engine.ops import table, without_caches, without_frozen
+from npgpt.engine.ops import seen_as, table, without_caches, without_frozen
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.row_blocks import in_row_blocks, row_blocks
-from npgpt.engine.sources import as_tested
+from npgpt.engine.sources import as_tested, edited_of
 from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread, using_cores
 from npgpt.engine.tiles import in_tiles
 from npgpt.errors import UserError, say_once
@@ -52,11 +52,16 @@ def cpu_kernels(kernels="auto"):
 
 
 class CPUEngine(ReferenceEngine):
-    """Runs the model on `threads` cores. The same arguments and number of threads give the same bits."""
+    """Runs the model on `threads` cores.
 
-    def __init__(self, params, threads, kernels="numpy"):
+    The same arguments and number of threads give the same bits.
+    bfloat16: whether the factors of matmuls are rounded.
+    """
+
+    def __init__(self, params, threads, kernels="numpy", bfloat16=False):
         super().__init__(params, threads)
-        self.kernels, config, ops = kernels, params.config, vars(table())
+        self.kernels, self.bfloat16 = kernels, bfloat16
+        config, ops = params.config, vars(table())
         losses = {"in_blocks": as_tested("cross_entropy_forward", "cross_entropy_backward")}
         if kernels == "numpy":
             for name in ("layernorm", "gelu_tanh", "gelu_exact"):
@@ -75,7 +80,16 @@ class CPUEngine(ReferenceEngine):
         for name in ("linear_forward", "head_forward"):
             if as_tested(name):
                 ops[name] = in_eights(ops[name])
-        wrap(ops, in_tiles, "attention_forward", "attention_backward")
+        tiles = functools.partial(in_tiles, blocks=1 + bfloat16)
+        wrap(ops, tiles, "attention_forward", "attention_backward")
+        if bfloat16:
+            from npgpt.engine import bfloat16 as by
+
+            by.library()                    # says at once what is missing
+            for name in ("linear", "head", "attention"):
+                names = f"{name}_forward", f"{name}_backward"
+                kind = by.Forgetful if edited_of(*names) else by.Rounding
+                ops.update(zip(names, seen_as(kind, *map(ops.get, names)), strict=True))
         if as_tested("embedding_backward"):
             ops["embedding_backward"] = fast_embedding_backward
             large = config.vocab_size > ONE_HOT_LIMIT
@@ -83,11 +97,20 @@ class CPUEngine(ReferenceEngine):
             if tied and as_tested("gpt_backward"):
                 self.model_backward = tied_backward
         self.in_place = as_tested("gpt_forward", "head_forward")    # edited lines may keep logits
+        self.reads_once = as_tested("gpt_forward", "gpt_backward")
         self.ops = without_frozen(SimpleNamespace(**ops), params)
 
     @property
     def description(self):
-        return f"{self.threads} thread{'s' * (self.threads > 1)}{BY[self.kernels]}"
+        rounded = ", matmuls by oneDNN" if self.bfloat16 else ""
+        return f"{self.threads} thread{'s' * (self.threads > 1)}{BY[self.kernels]}{rounded}"
+
+    def run_forward(self, *arguments):
+        """As in `ReferenceEngine`; a block's cache is freed after its backward."""
+        logits, cache = super().run_forward(*arguments)
+        if self.reads_once:
+            cache = tuple(Once(each) if type(each) is list else each for each in cache)
+        return logits, cache
 
     def loss_and_grads(self, batches, rngs, count, mask=None):
         """As in `ReferenceEngine`; each shard sums over its micro-batches, then the shards are summed."""
@@ -168,6 +191,14 @@ class CPUEngine(ReferenceEngine):
 
         with sharing_cores(len(parts), self.threads):
             return sum(in_threads(run, parts))
+
+
+class Once(list):
+    """A list that forgets an item when it is read."""
+
+    def __getitem__(self, i):
+        item, self[i] = super().__getitem__(i), None
+        return item
 
 
 def wrap(ops, wrapper, *names):

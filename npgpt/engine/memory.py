@@ -10,7 +10,7 @@ import platform
 import numpy as np
 
 from npgpt.checks import check_memory
-from npgpt.engine.tiles import KEPT, QUERIES
+from npgpt.engine.tiles import KEPT, queries_of
 from npgpt.errors import UserError, one_line
 from npgpt.model.parameters import parameter_shapes
 
@@ -55,14 +55,15 @@ def activation_values(config, B, T, whole=False):
     # the MLP's hidden layer, its tanh and its GELU 3 F, and a row of attention weights, of which half is skipped.
     seen = T
     if not whole:
-        seen = 0 if T > KEPT else (T + min(T, QUERIES)) // 2 if config.causal else T
+        seen = 0 if T > KEPT else (T + queries_of(T)) // 2 if config.causal else T
     block = 8 * C + 3 * F + H * seen
     block += C * sum(config.used(name) > 0.0 for name in ("resid_pdrop", "mlp_pdrop"))      # masks
     if config.used("attn_pdrop"):
         block += 2 * H * T                  # a mask, and the float32 random numbers it is drawn from
     # In addition: the logits (and the loss's temporaries), and the temporaries of the last block's backward: six of the
     # MLP's width, or four of the attention's.
-    outside = 4 * C + config.vocab_size * (4 if whole else 1) + max(6 * F, 4 * H * (T if whole else min(T, QUERIES)))
+    logits, queries = config.vocab_size * (4 if whole else 1), T if whole else queries_of(T)
+    outside = 4 * C + logits + max(6 * F, 4 * H * queries)
     return B * T * (config.n_layer * block + outside)
 
 

@@ -81,6 +81,7 @@ def seen_as(kind, forward, backward):
         return y.view(type=plain), cache
 
     def seeing_backward(dy, cache):
-        return tuple(each.view(type=plain) for each in backward(seen(dy), cache))
+        grads = backward(seen(dy), cache)
+        return tuple(None if each is None else each.view(type=plain) for each in grads)
 
     return seeing_forward, seeing_backward

@@ -31,6 +31,7 @@ TESTED = {
     "layernorm_forward": "2067e1fa9c4a",
     "layernorm_backward": "8e7c6755de75",
     "linear_forward": "3e888fa151bc",
+    "linear_backward": "461a8b052ab2",
     "self_attention_forward": "9290590cf45f",
 }
 
@@ -98,10 +99,15 @@ def digest(code):
     return hashlib.sha256(ast.unparse([tree.args, *body]).encode()).hexdigest()[:12]
 
 
-def as_tested(*names):
-    """Return whether no function of these was edited since its replacement was tested; print which ones were."""
+def edited_of(*names):
+    """Return the functions of these that were edited since their replacements were tested."""
     functions = vars(layers) | vars(transformer)
-    edited = [name for name in names if digest(functions[name].__code__) != TESTED[name]]
+    return [name for name in names if digest(functions[name].__code__) != TESTED[name]]
+
+
+def as_tested(*names):
+    """Return whether no function of these was edited; print which ones were."""
+    edited = edited_of(*names)
     for name in edited:
         say_once(f"{name} was edited, so its own lines run instead of a faster version of them")
     return not edited

@@ -10,12 +10,15 @@ import numpy as np
 from npgpt.engine.row_blocks import BLOCK_BYTES
 from npgpt.engine.threads import spread
 
-QUERIES = 128       # per tile; half as many would skip more of the mask, but BLAS is slower on such small matmuls
-KEPT = 512          # keys: with more of them the attention weights are recomputed in the backward, to save memory
+QUERIES = 128       # per tile, twice as many in long contexts: of fewer, BLAS is slower
+KEPT = 1024         # keys: with more of them the backward recomputes the weights, to save memory
 
 
-def in_tiles(attention_forward, attention_backward):
-    """Return a pair, called like attention, that runs it on tiles, on all free cores."""
+def in_tiles(attention_forward, attention_backward, blocks=1):
+    """Return a pair, called like attention, that runs it on tiles, on all free cores.
+
+    blocks: a tile's scores have as many times `BLOCK_BYTES`.
+    """
     def tile_forward(arguments, group, rows, keys):
         q, k, v, scale, mask, dropout_mask = arguments
         if mask is not None and mask.ndim == 4:             # (1 or B, 1 or H, T, S)
@@ -26,10 +29,11 @@ def in_tiles(attention_forward, attention_backward):
     def forward_in_tiles(q, k, v, scale, mask=None, dropout_mask=None):
         (B, H, T, _), S = q.shape, k.shape[2]
         arguments = q, k, v, scale, mask, dropout_mask
-        if T <= QUERIES and S <= KEPT and B * H * T * S * q.itemsize <= BLOCK_BYTES:        # one tile
+        small = B * H * T * S * q.itemsize <= blocks * BLOCK_BYTES
+        if T == queries_of(T) and S <= KEPT and small:                  # one tile
             mix, cache = attention_forward(*arguments)
             return mix, (None, None, None, cache)
-        groups, tiles = head_groups(q, S), query_blocks(T, S, mask)
+        groups, tiles = head_groups(q, S, blocks * BLOCK_BYTES), query_blocks(T, S, mask)
         mix = np.empty_like(q)                                          # (B, H, T, D), in memory as q is
 
         def run(group):
@@ -73,9 +77,15 @@ def on_queries(attention_forward, arguments, rows, keys):
     return attention_forward(q[:, :, rows], k[:, :, keys], v[:, :, keys], scale, mask, dropout_mask)
 
 
+def queries_of(T):
+    """Return how many of T queries are in a tile."""
+    return min(T, QUERIES if T < 4 * QUERIES else 2 * QUERIES)
+
+
 def query_blocks(T, S, mask):
     """Return (queries, keys) of each block, two slices: keys up to the last that is seen; the last block has all."""
-    blocks = [slice(start, min(start + QUERIES, T)) for start in range(0, T, QUERIES)]
+    n = queries_of(T)
+    blocks = [slice(start, min(start + n, T)) for start in range(0, T, n)]
     ends = [S] * len(blocks)
     if mask is not None:
         for i, rows in enumerate(blocks[:-1]):
@@ -84,10 +94,10 @@ def query_blocks(T, S, mask):
     return [(rows, slice(0, end)) for rows, end in zip(blocks, ends, strict=True)]
 
 
-def head_groups(q, S):
+def head_groups(q, S, block_bytes):
     """Return (batch entries, heads) of each group, two slices, so few that a tile's scores fit the cache."""
     B, H, T, _ = q.shape
-    head_bytes = min(T, QUERIES) * S * q.itemsize
-    heads = min(H, max(1, BLOCK_BYTES // head_bytes))
-    entries = max(1, BLOCK_BYTES // (head_bytes * H))
+    head_bytes = queries_of(T) * S * q.itemsize
+    heads = min(H, max(1, block_bytes // head_bytes))
+    entries = max(1, block_bytes // (head_bytes * H))
     return [(slice(b, b + entries), slice(h, h + heads)) for b in range(0, B, entries) for h in range(0, H, heads)]

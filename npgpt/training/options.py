@@ -51,7 +51,8 @@ class TrainOptions:
     eval_iters: int = option(20, "batches of each split in an evaluation")
     log_interval: int = option(10, "steps between records in metrics.jsonl")
     seed: int = option(1337, "of the initial weights, the batches and dropout")
-    dtype: str = option("float32", "float32 or float64; on a GPU also tf32 and bfloat16")
+    dtype: str = option(
+        "float32", "float32, float64, bfloat16 (CPUs that have it, and XLA) or tf32 (GPUs)")
     eps: float = option(1e-8, "AdamW's; added to the root of the mean of squared gradients")
     init: str = option("gpt2", "fresh weights: gpt2, half-wpe, torch or normal: see `initialize`")
     val_fraction: float = option(

@@ -107,3 +107,18 @@ def test_the_embeddings_gradient_by_sorting_equals_the_lessons(B, T, V, P):
             eps = np.finfo(dtype).eps
             np.testing.assert_allclose(ours, lessons, rtol=1e2 * eps, atol=1e2 * eps)
         np.testing.assert_array_equal(dx, before)
+
+
+@pytest.mark.parametrize("reads_once", [True, False])
+def test_a_blocks_cache_is_freed_after_its_backward(reads_once, monkeypatch):
+    """All caches together are the most of a step's memory; an edited lesson may read one twice."""
+    config = GPTConfig(vocab_size=11, block_size=8, n_layer=3, n_head=2, n_embd=12)
+    engine = GPT(config, threads=2, kernels="numpy").engine
+    assert engine.reads_once
+    engine.reads_once, left = reads_once, []
+    logits, cache = engine.run_forward(np.zeros((2, 5), int), None, None)
+    looks = lambda dy, mask: left.append([*cache[2]]) or dy  # noqa: E731
+    monkeypatch.setattr(engine.ops, "dropout_backward", looks)
+    engine.model_backward(np.ones_like(logits), cache, engine.ops)
+    assert [each is None for each in left[0]] == [False, False, reads_once]
+    assert [each is None for each in left[-1]] == 3 * [reads_once]

@@ -30,8 +30,8 @@ def inputs(dtype=np.float64):
                                                (CAUSAL + HEADS, False)],
                          ids=["causal, dropout", "causal", "dropout", "each entry", "each head"])
 @pytest.mark.parametrize(("queries", "tile_bytes"), [
-    (3, 1), (3, 3 * TILE), (3, 2 * H * TILE), (100, 1 << 20)], ids=[
-    "one head each", "three heads of one entry", "two entries", "one tile"])
+    (3, 1), (3, 3 * TILE), (3, 2 * H * TILE), (1, 2 * TILE), (100, 1 << 20)], ids=[
+    "one head each", "three heads of one entry", "two entries", "a long context", "one tile"])
 def test_equals_the_lesson_on_any_number_of_cores(queries, tile_bytes, mask, dropped, kept):
     for dtype, tolerance in ((np.float64, 1e-12), (np.float32, 1e-5)):
         q, k, v, dmix, drop = inputs(dtype)
@@ -58,6 +58,8 @@ def test_keys_that_no_query_of_a_tile_sees_are_left_out():
     assert keys(7, 7, CAUSAL) == [(0, 3, 3), (3, 6, 6), (6, 7, 7)]
     assert keys(4, 7, CAUSAL[3:]) == [(0, 3, 6), (3, 4, 7)]
     assert keys(4, 9, None) == [(0, 3, 9), (3, 4, 9)]
+    # twice as many in a long context
+    assert keys(13, 13, None) == [(0, 6, 13), (6, 12, 13), (12, 13, 13)]
     assert keys(7, 7, np.stack([np.where(np.eye(7), 0.0, -np.inf), CAUSAL])[:, None]) == keys(7, 7, CAUSAL)
 
 

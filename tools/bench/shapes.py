@@ -58,6 +58,8 @@ class Shape:
         """Return the sides that can run this row. The other times are given as multiples of the first's, npgpt's."""
         if self.device == "gpu":
             return ("xla", *(["cupy", "reference"] if self.dtype != "bfloat16" else []), "torch", "compile")
+        if self.dtype == "bfloat16":
+            return "fast", "torch", "compile"
         return (
             "npgpt",
             "fast",
@@ -69,7 +71,8 @@ class Shape:
     @property
     def description(self):
         what = "one generated token a text" if self.new_tokens else "training step"
-        on_gpu = f", {self.dtype} on a GPU, dropout {self.dropout:g}" if self.device == "gpu" else ""
+        on_gpu = f", {self.dtype}" if self.dtype != "float32" else ""
+        on_gpu += f" on a GPU, dropout {self.dropout:g}" if self.device == "gpu" else ""
         return f"{what}, {self.n_layer} layers, {self.n_embd} wide, V={self.vocab_size}, T={self.T}, B={self.B}{on_gpu}"
 
     @property
@@ -106,6 +109,10 @@ ROWS = {
     "B": Shape(**BABY, B=16),
     "C": Shape(T=64, B=4),
     "D": Shape(T=1024, B=1),
+    # Beside PyTorch's autocast; on CPUs that multiply bfloat16.
+    "B-bfloat16": Shape(**BABY, B=16, dtype="bfloat16", tolerance=0.02),
+    "C-bfloat16": Shape(T=64, B=4, dtype="bfloat16", tolerance=0.02),
+    "D-bfloat16": Shape(T=1024, B=1, dtype="bfloat16", tolerance=0.02),
     "gen1": Shape(T=8, B=1, new_tokens=100),
     "gen5": Shape(T=8, B=5, new_tokens=100),
     "124M": Shape(**GPU_124M),

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from npgpt.engine import embedding
 from npgpt.engine.ops import table
 from npgpt.engine.sources import as_tested
-from npgpt.engine.tiles import KEPT, on_queries
+from npgpt.engine.tiles import on_queries
 from npgpt.engine.xla.lines import loaded_again, rounded
 
-QUERIES = 256       # attention runs on this many queries at a time, if there are more than KEPT
+KEPT = 512          # keys: with more, attention runs on QUERIES, and its backward recomputes it
+QUERIES = 256
 
 
 def replaced(ops, config, dtype):
