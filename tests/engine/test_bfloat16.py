@@ -4,6 +4,7 @@ import ctypes
 import importlib.metadata
 import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -11,9 +12,8 @@ import pytest
 import torch
 
 from npgpt import GPT, GPTConfig, UserError, layers, load
-from npgpt.engine import sources
 from npgpt.engine.ops import seen_as
-from npgpt.engine.threads import blas_threads, sharing_cores, using_cores
+from npgpt.engine.threads import blas_threads, using_cores
 from tests.cases import LAYOUTS
 from tests.helpers.runs import refused
 
@@ -110,7 +110,7 @@ def test_each_array_is_rounded_once():
 def test_what_stays_float32():
     """Small matmuls, other dtypes, a vector, and matrices that are broadcast."""
     rng = np.random.default_rng(0)
-    a = rng.standard_normal((2, 300, 200), np.float32)
+    a = rng.standard_normal((2, 800, 200), np.float32)
     wide = a.astype(float)
     for x, y in ((a[0, :31], a[1].T), (a[0], a[1, :31].T), (wide[0], wide[1].T),
                  (a[0], a[0, 0]), (a[0, 0], a[1].T), (a, a[0].T), (a[:, :60, :50], a[:, :50, :60])):
@@ -151,9 +151,11 @@ def test_a_lesson_that_writes_to_a_factor_is_not_rounded_once():
     """An edited backward gets arrays that are rounded for each matmul."""
     def edited_backward(dy, cache):
         x, weight, has_bias = cache
-        dx = dy @ weight.T
-        dy *= 3.0
-        return dx, x.T @ dy, None
+        rows, dy_rows = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+        drows = dy_rows @ weight.T
+        dy_rows *= 3.0
+        dbias = dy_rows.sum(axis=0) if has_bias else None
+        return drows.reshape(x.shape), rows.T @ dy_rows, dbias
 
     rng = np.random.default_rng(0)
     shapes = (40, 64), (64, 48), (40, 48)
@@ -164,22 +166,33 @@ def test_a_lesson_that_writes_to_a_factor_is_not_rounded_once():
         with every_size:
             ours = backward(dy.copy(), forward(x, weight)[1])
         assert off(ours[0], right[0]) < 1e-2 and (off(ours[1], right[1]) < 1e-2) == within
-    with mock.patch.object(layers, "linear_backward", edited_backward):
-        assert sources.edited_of("linear_forward", "linear_backward") == ["linear_backward"]
+    # An engine notices.
+    idx, targets = rng.integers(0, 65, (2, 3, 32))
+    with mock.patch.object(layers, "linear_backward", edited_backward), every_size:
+        grads, expected = (
+            GPT(GPTConfig(**SIZES), seed=2, dtype=dtype).engine.loss_and_grads(
+                [(idx, targets)], [None], targets.size)[1] for dtype in ("bfloat16", "float32"))
+    for name in expected:
+        assert off(grads[name], expected[name]) < 5e-2, name
 
 
 @on_this_cpu
-def test_threads_work_at_the_same_time():
-    """Each has its own objects of oneDNN, and one thread of OpenMP; the caller's number stays."""
-    rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((2, 400, 400), np.float32)
+def test_a_matmul_has_one_thread_of_openmp():
+    """Ours work at the same time. The caller's number of OpenMP's threads stays."""
+    a, b = np.random.default_rng(0).standard_normal((2, 400, 400), np.float32)
+    openmp, threads = ctypes.CDLL("libgomp.so.1"), Path("/proc/self/task")
+    openmp.omp_set_num_threads(7)
     expected = a @ b
-    openmp = ctypes.CDLL("libgomp.so.1")
-    before = openmp.omp_get_max_threads()
-    with sharing_cores(1, 4):
-        for _ in range(20):
-            assert off(matmul(a.view(Rounding), b), expected) < 1e-2
-    assert openmp.omp_get_max_threads() == before
+    before = len([*threads.iterdir()])
+    assert off(matmul(a.view(Rounding), b), expected) < 1e-2
+    assert (openmp.omp_get_max_threads(), len([*threads.iterdir()])) == (7, before)
+
+
+@on_this_cpu
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_engine_says_so(threads):
+    model = GPT(GPTConfig(**SIZES), dtype="bfloat16", threads=threads)
+    assert "loops by Numba, matmuls by oneDNN" in repr(model)
 
 
 @on_this_cpu
@@ -205,6 +218,9 @@ def test_what_is_refused(monkeypatch):
     config = GPTConfig(**SIZES)
     with pytest.raises(UserError, match="needs --kernels auto, numba or xla"):
         GPT(config, dtype="bfloat16", kernels="reference")
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="needs Numba"):
+        patch.setitem(sys.modules, "numba", None)
+        GPT(config, dtype="bfloat16")
     bfloat16.library.cache_clear()
     monkeypatch.setattr(importlib.metadata, "files", lambda name: None)
     with pytest.raises(UserError, match=r'needs oneDNN on a CPU .*pip install "npgpt\[bfloat16\]"'):
@@ -213,9 +229,9 @@ def test_what_is_refused(monkeypatch):
 
 
 @on_this_cpu
-def test_a_cpu_that_gains_nothing_is_told_so():
+def test_a_cpu_that_gains_nothing_is_told_so(tmp_path):
     command = [sys.executable, "-m", "npgpt", "train", "--corpus", __file__, "--dtype", "bfloat16"]
-    found = subprocess.run(command, capture_output=True, text=True,
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path,
                            env={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"})
     refused((found.returncode, found.stdout, found.stderr),
             "npgpt: dtype bfloat16 gains nothing on this CPU")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, layers
-from npgpt.engine import cpu, threads
+from npgpt.engine import cpu, sources, threads
 from npgpt.engine.cpu import loss_in_blocks
 from npgpt.engine.embedding import ONE_HOT_LIMIT, fast_embedding_backward, sorted_embedding_backward
 from npgpt.engine.threads import blas_threads, using_cores
@@ -115,6 +115,8 @@ def test_a_blocks_cache_is_freed_after_its_backward(reads_once, monkeypatch):
     config = GPTConfig(vocab_size=11, block_size=8, n_layer=3, n_head=2, n_embd=12)
     engine = GPT(config, threads=2, kernels="numpy").engine
     assert engine.reads_once
+    with mock.patch.dict(sources.TESTED, gpt_backward="edited"):
+        assert not GPT(config, threads=2, kernels="numpy").engine.reads_once
     engine.reads_once, left = reads_once, []
     logits, cache = engine.run_forward(np.zeros((2, 5), int), None, None)
     looks = lambda dy, mask: left.append([*cache[2]]) or dy  # noqa: E731
