@@ -109,7 +109,8 @@ class CPUEngine(ReferenceEngine):
         """As in `ReferenceEngine`; a block's cache is freed after its backward."""
         logits, cache = super().run_forward(*arguments)
         if self.reads_once:
-            cache = tuple(Once(each) if type(each) is list else each for each in cache)
+            embedding, drop, blocks, *others = cache
+            cache = embedding, drop, Once(blocks), *others
         return logits, cache
 
     def loss_and_grads(self, batches, rngs, count, mask=None):

@@ -124,3 +124,18 @@ def test_a_blocks_cache_is_freed_after_its_backward(reads_once, monkeypatch):
     engine.model_backward(np.ones_like(logits), cache, engine.ops)
     assert [each is None for each in left[0]] == [False, False, reads_once]
     assert [each is None for each in left[-1]] == 3 * [reads_once]
+
+
+def test_only_the_list_of_the_blocks_caches_forgets():
+    """The cache of an edited layer may be a list, and read twice."""
+    config = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=12)
+    engine = GPT(config, threads=2, kernels="numpy").engine
+    plain = engine.ops.layernorm_forward
+
+    def layernorm_forward(*arguments, **named):
+        y, cache = plain(*arguments, **named)
+        return y, [cache]
+
+    engine.ops.layernorm_forward = layernorm_forward
+    _, (_, _, blocks, ln_f, *_) = engine.run_forward(np.zeros((2, 5), int), None, None)
+    assert type(ln_f) is list and type(blocks) is cpu.Once

@@ -71,9 +71,9 @@ class Shape:
     @property
     def description(self):
         what = "one generated token a text" if self.new_tokens else "training step"
-        on_gpu = f", {self.dtype}" if self.dtype != "float32" else ""
-        on_gpu += f" on a GPU, dropout {self.dropout:g}" if self.device == "gpu" else ""
-        return f"{what}, {self.n_layer} layers, {self.n_embd} wide, V={self.vocab_size}, T={self.T}, B={self.B}{on_gpu}"
+        on_gpu = f" on a GPU, dropout {self.dropout:g}" if self.device == "gpu" else ""
+        how = f", {self.dtype}{on_gpu}" if on_gpu or self.dtype != "float32" else ""
+        return f"{what}, {self.n_layer} layers, {self.n_embd} wide, V={self.vocab_size}, T={self.T}, B={self.B}{how}"
 
     @property
     def tokens(self):
