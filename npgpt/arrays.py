@@ -1,13 +1,12 @@
-"""Arrays of NumPy and CuPy: where the numbers are, in which dtype, and how a mapping of them shows itself."""
+"""Arrays of NumPy and CuPy: their device and dtype, and a table of them."""
 
 import contextlib
-import html
 import sys
 
 import numpy as np
 
-# The dtype of the computation -> the dtype of the parameters. With tf32 and bfloat16 the factors of matmuls are rounded
-# to 10 and 7 bits of mantissa, and summed in float32.
+# The dtype of the computation -> the dtype of the parameters. With tf32 and bfloat16 the factors of
+# matmuls are rounded to 10 and 7 bits of mantissa, and summed in float32.
 DTYPES = {"float32": "float32", "float64": "float64", "tf32": "float32", "bfloat16": "float32"}
 
 
@@ -17,12 +16,16 @@ def is_on_host(array):
 
 
 def to_host(array):
-    """Return a NumPy array: the same one, or a copy of one on a GPU, which waits until that is computed."""
+    """Return a NumPy array: the same one, or a copy of one on a GPU, which waits until that is
+    computed.
+    """
     return array if is_on_host(array) else array.get()
 
 
 def to_scalar(value):
-    """Return a scalar as a float; one on a GPU stays a 0-d array there, because reading it would wait for the GPU."""
+    """Return a scalar as a float; one on a GPU stays a 0-d array there, because reading it would
+    wait for the GPU.
+    """
     return float(value) if is_on_host(value) else value
 
 
@@ -32,21 +35,22 @@ def library_of(array):
 
 
 def on_device_of(array):
-    """Return a context in which new arrays are made where this one is, on the host or on its GPU."""
+    """Return a context in which new arrays are made where this one is, on the host or its GPU."""
     return contextlib.nullcontext() if is_on_host(array) else array.device
 
 
 def table(last, row):
-    """Return `__repr__` and `_repr_html_` of a mapping; row(mapping, name): shape, dtype, and what is called `last`."""
+    """Return the `__repr__` of a mapping, a table.
+
+    row(mapping, name) returns the shape, the dtype, and a value for the column `last`.
+    """
+
     def text(self):
-        rows = [("name", "shape", "dtype", last), *((name, *row(self, name)) for name in list(self)[:60])]
+        names = list(self)[:60]
+        rows = [("name", "shape", "dtype", last), *((name, *row(self, name)) for name in names)]
         lines = ["{!s:23}  {!s:20}  {!s:7}  {}".format(*each).rstrip() for each in rows]
-        rest = len(self) + 1 - len(rows)
-        return "\n".join([f"{type(self).__name__}: {len(self)} arrays", *lines, *[f"… and {rest} more"] * (rest > 0)])
+        if len(self) > len(names):
+            lines.append(f"… and {len(self) - len(names)} more")
+        return "\n".join([f"{type(self).__name__}: {len(self)} arrays", *lines])
 
-    def as_html(self):
-        title, *lines = html.escape(repr(self)).splitlines()
-        cells = ("<td>".join(filter(None, map(str.strip, line.split("  ")))) for line in lines)
-        return f"{title}<table><tr><td>{'<tr><td>'.join(cells)}</table>"
-
-    return text, as_html
+    return text

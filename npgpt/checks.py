@@ -9,7 +9,7 @@ import numpy as np
 
 from npgpt.errors import UserError, one_line
 
-MOST = 2**31 - 1        # the largest count
+MOST = 2**31 - 1  # the largest count
 MOST_THREADS = 1024
 MOST_SEED = 2**63 - 1
 
@@ -23,13 +23,13 @@ def require(name, value, right, what):
 def check_whole(name, value, least=0, most=MOST, or_none=False):
     """Raise UserError unless `value` is an integer from `least` to `most`."""
     is_whole = isinstance(value, int | np.integer) and least <= value <= most
-    require(name, value, is_whole or or_none and value is None,
-            f"a whole number from {least:,} to {most:,}")
+    is_right = is_whole or or_none and value is None
+    require(name, value, is_right, f"a whole number from {least:,} to {most:,}")
 
 
 def is_real(value):
     """Return whether `value` is a finite number."""
-    if isinstance(value, np.generic):       # beside a float32, the limit would be infinite
+    if isinstance(value, np.generic):  # beside a float32, the limit would be infinite
         value = value.item()
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
@@ -45,7 +45,8 @@ def check_real(name, value, below=math.inf, above=-math.inf, or_none=False):
 
 def check_choice(name, value, choices):
     """Raise UserError unless `value` is one of some strings."""
-    require(name, value, isinstance(value, str) and value in choices, f"one of {', '.join(choices)}")
+    is_choice = isinstance(value, str) and value in choices
+    require(name, value, is_choice, f"one of {', '.join(choices)}")
 
 
 def plain_numbers(fields):
@@ -65,8 +66,9 @@ def as_floats(name, value, dtype, xp=np) -> np.ndarray:
     with np.errstate(over="ignore"):
         floats = value.astype(dtype, copy=False)
     if not np.can_cast(value.dtype, dtype) and (np.isfinite(value) > np.isfinite(floats)).any():
-        raise UserError(f"{name} has numbers that {np.dtype(dtype)} cannot hold: "
-                        "they would become infinite")
+        raise UserError(
+            f"{name} has numbers that {np.dtype(dtype)} cannot hold: they would become infinite"
+        )
     return floats
 
 
@@ -76,10 +78,14 @@ def check_path(name, value):
 
 
 def writable_file(name, path):
-    """Return the path of a file to be written. Raises UserError if it is a folder, or is in none that is writable."""
+    """Return the path of a file to be written. Raises UserError for a folder, and if its own folder
+    is not writable.
+    """
     out = Path(path)
     if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
-        raise UserError(f"{out} cannot be written: choose a file in an existing, writable folder for {name}")
+        raise UserError(
+            f"{out} cannot be written: choose a file in an existing, writable folder for {name}"
+        )
     return out
 
 
@@ -89,15 +95,21 @@ def shown(value):
 
 
 def check_memory(needed, what):
-    """Raise UserError if `needed` bytes exceed the memory: otherwise the system would kill the process."""
+    """Raise UserError if `needed` bytes exceed the memory: otherwise the system would kill the
+    process.
+    """
     available = machine_memory()
     if needed > available:
-        raise UserError(f"{what} would take {in_gigabytes(needed)}, but this machine has "
-                        f"{in_gigabytes(available)} of memory: choose a smaller model or batch")
+        raise UserError(
+            f"{what} would take {in_gigabytes(needed)}, but this machine has "
+            f"{in_gigabytes(available)} of memory: choose a smaller model or batch"
+        )
 
 
 def machine_memory():
-    """Return the memory of this machine in bytes; infinity if the system does not report it (Windows)."""
+    """Return the memory of this machine in bytes; infinity if the system does not report it
+    (Windows).
+    """
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

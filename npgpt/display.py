@@ -5,10 +5,14 @@ import warnings
 
 from npgpt import errors
 
-with warnings.catch_warnings(action="ignore"):      # in a notebook without ipywidgets, the bars are text
+with warnings.catch_warnings(
+    action="ignore"
+):  # in a notebook without ipywidgets, the bars are text
     from tqdm.autonotebook import tqdm as automatic
 
-HIDE_BARS = False if "ipykernel.zmqshell" in sys.modules else None      # tqdm's `disable`; None: unless on a terminal
+HIDE_BARS = (
+    False if "ipykernel.zmqshell" in sys.modules else None
+)  # tqdm's `disable`; None: unless on a terminal
 
 
 class tqdm(automatic):

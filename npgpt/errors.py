@@ -5,15 +5,15 @@ import re
 import sys
 import traceback
 
-quiet = False       # whether remarks and progress bars are left out; the command's -q sets it
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")       # category Cc, but not \t and \n
+quiet = False  # whether remarks and progress bars are left out; the command's -q sets it
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # category Cc, but not \t and \n
 
 
 class UserError(ValueError):
     """An error that the user can correct. Its message says what is wrong and what to do.
 
-    The commands print the message and exit with code 2. The message may quote names and values from files: it is
-    always one line of printable characters and of limited length.
+    The commands print the message and exit with code 2. The message may quote names and values from
+    files: it is always one line of printable characters and of limited length.
     """
 
     def __init__(self, message):
@@ -21,8 +21,7 @@ class UserError(ValueError):
 
 
 class NotFiniteError(UserError):
-    """A loss or a gradient norm that is infinite or NaN; the step that raised it changed nothing.
-    """
+    """An infinite or NaN loss or gradient norm; the step that raised it changed nothing."""
 
 
 class BackwardError(UserError):
@@ -35,12 +34,14 @@ def one_line(text, most=1000):
     A longer text is cut in the middle: the beginning says what is wrong, the end says what to do.
     """
     line = printable(" ".join(str(text).split()))
-    return line if len(line) <= most else f"{line[:most - most // 2 - 3]}...{line[-(most // 2):]}"
+    return line if len(line) <= most else f"{line[: most - most // 2 - 3]}...{line[-(most // 2) :]}"
 
 
 def printable(text, kept=""):
-    """Replace characters that cannot be printed by escapes such as "\\x1b", except those in `kept`."""
-    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+    """Replace unprintable characters by escapes such as "\\x1b", except those in `kept`."""
+    return "".join(
+        c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def without_controls(text):
@@ -53,21 +54,23 @@ def raised_at(error, file):
 
     Of several lines it is the innermost, but in an endless recursion the outermost.
     """
-    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
-    return lines[0 if isinstance(error, RecursionError) else -1] if lines else None
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(file)]
+    if isinstance(error, RecursionError):
+        lines = lines[:1]
+    return lines[-1] if lines else None
 
 
 def describe(error):
     """Return the type of an exception and the first line of its text, as one short line."""
-    said = type(error).__name__
+    name = type(error).__name__
     if isinstance(error, SystemExit):
-        return f"{said}: the code ends the program"
+        return f"{name}: the code ends the program"
     try:
-        if text := str(error).strip():
-            said += f": {text.splitlines()[0]}"
-    except BaseException:       # an exception whose __str__ fails
-        pass
-    return one_line(said, 200)
+        first, *_ = str(error).strip().splitlines() or [""]
+    except Exception:  # an exception whose __str__ fails
+        first = ""
+    return one_line(f"{name}: {first}" if first else name, 200)
 
 
 def remark(line, **options):

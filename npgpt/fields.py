@@ -11,7 +11,14 @@ def option(default, help, group="") -> Any:
 
 
 def documented(cls):
-    """Append the help texts of a dataclass's fields to its docstring, for `help` and pdoc."""
-    lines = [f"* `{field.name}`: {field.metadata['help']}" for field in dataclasses.fields(cls)]
-    cls.__doc__ = "\n".join([inspect.cleandoc(cls.__doc__ or ""), "", *lines])
+    """Put the fields of a dataclass and their help texts into its docstring."""
+    summary, sections, rest = inspect.cleandoc(cls.__doc__ or "").partition("\n\nRaises\n")
+    lines = ["", "", "Parameters", "----------"]
+    for field in dataclasses.fields(cls):
+        kind = getattr(field.type, "__name__", field.type)
+        lines += [
+            f"{field.name} : {kind}, default {field.default!r}",
+            f"    {field.metadata['help']}",
+        ]
+    cls.__doc__ = summary + "\n".join(lines) + sections + rest
     return cls

@@ -1,4 +1,6 @@
-"""Read untrusted files safely, and replace files atomically: a kill or a full disk leaves the old content."""
+"""Read untrusted files safely, and replace files atomically: a kill or a full disk leaves the old
+content.
+"""
 
 import ast
 import contextlib
@@ -17,12 +19,14 @@ from types import ModuleType
 
 from npgpt.errors import UserError, describe, raised_at
 
-MOST_BYTES = 1 << 20        # in a JSON or TOML file
+MOST_BYTES = 1 << 20  # in a JSON or TOML file
 AnyPath = str | os.PathLike
 
 
 def open_regular(path, flags=0):
-    """Open a regular file to read bytes. Raises UserError for anything else, such as a pipe, and OSError."""
+    """Open a regular file to read bytes. Raises UserError for anything else, such as a pipe, and
+    OSError.
+    """
     if "\0" in os.fspath(path):
         raise UserError(f"{path!r} is not a valid file name")
     flags |= os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -34,7 +38,9 @@ def open_regular(path, flags=0):
 
 
 def read_bytes(path, most=MOST_BYTES):
-    """Return the bytes of a regular file. Raises UserError if there are more than `most`, and as `open_regular`."""
+    """Return the bytes of a regular file. Raises UserError if there are more than `most`, and as
+    `open_regular`.
+    """
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > most:
             raise UserError(f"{path} has more than {most:,} bytes")
@@ -48,36 +54,43 @@ def digest(path):
 
 
 def read_json(path, most=MOST_BYTES):
-    """Return the value in a JSON file. Raises UserError if it is not JSON or nested too deeply, and as `read_bytes`."""
-    return parsed(path, "JSON", json.loads, read_bytes(path, most))
+    """Return the value in a JSON file. Raises UserError if it is not JSON or nested too deeply, and
+    as `read_bytes`.
+    """
+    data = read_bytes(path, most)
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error})") from None
 
 
 def read_toml(path):
     """Return the dict in a TOML file. Raises as `read_json`."""
     data = read_bytes(path)
-    return parsed(path, "TOML", lambda data: tomllib.loads(data.decode("utf-8-sig")), data)
-
-
-def parsed(path, kind, parse, data):
-    """Return parse(data). Raises UserError, naming the file, if that fails."""
     try:
-        return parse(data)
-    except (ValueError, RecursionError) as error:       # also UnicodeDecodeError, and an integer of thousands of digits
-        raise UserError(f"{path} is not {kind} ({error})") from None
+        return tomllib.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not TOML ({error})") from None
 
 
 def read_python(path):
-    """Return the text and the syntax tree of a file. Raises UserError, with the line, if it is not Python."""
+    """Return the text and the syntax tree of a file. Raises UserError, with the line, if it is not
+    Python.
+    """
     data = read_bytes(path)
+    line = None
     try:
         text = data.decode("utf-8-sig")
         return text, ast.parse(text)
+    except SyntaxError as error:
+        line, reason = error.lineno, error.msg
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from None
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:     # null bytes; deep brackets
-        line = f", line {lineno}" if (lineno := getattr(error, "lineno", None)) else ""
-        raise UserError(f"{path}{line}: {getattr(error, 'msg', f'it cannot be parsed ({error!r})')}") from None
+        reason = f"not UTF-8 text ({error.reason})"
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes; deep brackets
+        reason = f"it cannot be parsed ({error!r})"
+    where = f"{path}, line {line}" if line else path
+    raise UserError(f"{where}: {reason}")
 
 
 def run_python(path, package=None):
@@ -98,7 +111,7 @@ def run_python(path, package=None):
         exec(compile(text, str(path), "exec"), names)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:      # also SystemExit
+    except BaseException as error:  # also SystemExit
         line = f", line {line}" if (line := raised_at(error, path)) else ""
         raise UserError(f"{path}{line}: {describe(error)}") from None
     return tree, names
@@ -115,9 +128,10 @@ def keep_lines(path, text):
 def atomic_writer(path, follow=False):
     """Open a binary file that replaces `path` if the block succeeds, and is deleted if it fails.
 
-    It is written under a temporary name in the same folder, synced, and renamed. A link, a device or a pipe at `path`
-    is replaced, so that a stranger's folder cannot redirect writes. follow: the user named this very path, so write
-    to the target of a link, or into a device or a pipe. Raises OSError, also if `path` is a folder.
+    It is written under a temporary name in the same folder, synced, and renamed. A link, a device
+    or a pipe at `path` is replaced, so that a stranger's folder cannot redirect writes. follow: the
+    user named this very path, so write to the target of a link, or into a device or a pipe. Raises
+    OSError, also if `path` is a folder.
     """
     if follow and os.path.exists(path) and not os.path.isfile(path):
         with naming(path), open(path, "wb") as file:
@@ -144,7 +158,9 @@ def naming(path):
 
 
 def write_atomically(path, data, follow=False):
-    """Replace the content of the file `path` by the bytes `data`, completely or not at all. As `atomic_writer`."""
+    """Replace the content of the file `path` by the bytes `data`, completely or not at all. As
+    `atomic_writer`.
+    """
     with atomic_writer(path, follow) as file:
         file.write(data)
 
@@ -182,7 +198,7 @@ def cache_folder():
     for cache in (os.environ.get("XDG_CACHE_HOME", ""), home):
         folder = Path(cache, "npgpt")
         if folder.is_absolute():
-            with contextlib.suppress(OSError):      # not writable: who writes there says so
+            with contextlib.suppress(OSError):  # a later write reports it
                 folder.mkdir(0o700, parents=True, exist_ok=True)
             return folder
     return None
@@ -194,8 +210,10 @@ def tool(name):
     In the current folder, as in a checkout; else in the installed package; else beside it.
     """
     package = Path(__file__).parent
-    places = [folder / name for folder in (Path(), package)]
-    return str(next(filter(Path.exists, places), package.parent / name))
+    for path in (Path(name), package / name):
+        if path.exists():
+            return str(path)
+    return str(package.parent / name)
 
 
 def is_folder(path):
@@ -205,19 +223,20 @@ def is_folder(path):
 
 @contextlib.contextmanager
 def new_folder(path):
-    """Yield a temporary folder that is renamed to `path` if the block succeeds, and is deleted if it fails.
+    """Yield a temporary folder that is renamed to `path` if the block succeeds, and is deleted if
+    it fails.
 
     Raises UserError if anything but an empty folder is at `path`, before the block runs; OSError.
     """
     path = Path(os.path.realpath(path))
-    if path.is_symlink() or path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} already exists: choose another folder, or delete it")
     path.parent.mkdir(parents=True, exist_ok=True)
     with temporary_beside(path) as temporary:
         temporary.mkdir()
         yield temporary
         if path.is_dir():
-            path.rmdir()        # it is empty; Windows cannot rename onto it
+            path.rmdir()  # it is empty; Windows cannot rename onto it
         publish(temporary, path)
 
 
@@ -248,7 +267,9 @@ def delete(path):
 
 
 def publish(folder, path):
-    """Flush the files in a new folder to the disk and rename it to `path`, so that both survive a power cut."""
+    """Flush the files in a new folder to the disk and rename it to `path`, so that both survive a
+    power cut.
+    """
     for each in folder.iterdir():
         with open(each, "rb+") as file:
             os.fsync(file.fileno())
@@ -258,7 +279,9 @@ def publish(folder, path):
 
 
 def sync_folder(folder):
-    """Flush a rename inside `folder` to the disk. Windows cannot sync folders: nothing happens there."""
+    """Flush a rename inside `folder` to the disk. Windows cannot sync folders: nothing happens
+    there.
+    """
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:

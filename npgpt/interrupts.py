@@ -12,7 +12,7 @@ def calling_on_signals(function):
     The next one does what it did before, but SIGHUP, which a closing terminal sends twice, does
     nothing more. A signal that is ignored, as in a background job, stays ignored.
     """
-    hang_up = getattr(signal, "SIGHUP", None)       # Windows lacks it
+    hang_up = getattr(signal, "SIGHUP", None)  # Windows lacks it
 
     def handle(number, frame):
         function(number)
@@ -20,10 +20,13 @@ def calling_on_signals(function):
             signal.signal(number, previous[number])
 
     previous = {}
-    if threading.current_thread() is threading.main_thread():       # Python allows handlers only there
+    if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
         numbers = filter(None, (signal.SIGINT, signal.SIGTERM, hang_up))
-        previous = {number: handler for number in numbers
-                    if (handler := signal.getsignal(number)) != signal.SIG_IGN}
+        previous = {
+            number: handler
+            for number in numbers
+            if (handler := signal.getsignal(number)) != signal.SIG_IGN
+        }
     for number in previous:
         signal.signal(number, handle)
     try:

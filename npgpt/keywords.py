@@ -35,7 +35,7 @@ HINTS = {name: hint for names, hint in OURS.items() for name in names.split()}
 def hinting(cls):
     """Let the public methods that read tokens answer such a keyword with what to do."""
     for name, method in [*vars(cls).items()]:
-        arguments = getattr(method, "__annotations__", {})      # private methods have none
+        arguments = getattr(method, "__annotations__", {})  # private methods have none
         if "idx" in arguments:
             setattr(cls, name, with_hints(method, {"", *arguments}))
     return cls
@@ -46,8 +46,8 @@ def with_hints(method, known):
 
     @functools.wraps(method)
     def call(*args, **keywords):
-        for name in keywords:
-            ours, hint = HINTS.get(name, (None, ""))
+        for name in HINTS.keys() & keywords.keys():
+            ours, hint = HINTS[name]
             if ours in known:
                 raise UserError(f"{method.__name__} has no argument {name}: {hint}")
         return method(*args, **keywords)

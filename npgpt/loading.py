@@ -8,7 +8,7 @@ from npgpt.checkpoints.load import find_model
 from npgpt.checkpoints.run import (
     Checkpoint,
     find_checkpoint,
-    is_run,
+    has_checkpoint,
     read_checkpoint,
     read_while_it_trains,
 )
@@ -38,25 +38,52 @@ class Loaded(NamedTuple):
     checkpoint: Checkpoint | None
 
 
-def load(name_or_path: Name = "out", revision: str | None = None, which: str = "best", dtype: str | None = None,
-         device: str = "cpu", threads: int | None = None, kernels: str = "auto",
-         block: BlockFile | None = None,
-         tokenizer: AnyTokenizer | None = None) -> tuple[GPT, Tokenizer | None]:
-    """Load a model and its tokenizer: (GPT, tokenizer), the tokenizer None if there is none.
+def load(
+    name_or_path: Name = "out",
+    revision: str | None = None,
+    which: str = "best",
+    dtype: str | None = None,
+    device: str = "cpu",
+    threads: int | None = None,
+    kernels: str = "auto",
+    block: BlockFile | None = None,
+    tokenizer: AnyTokenizer | None = None,
+) -> tuple[GPT, Tokenizer | None]:
+    """Load a model and its tokenizer.
 
-    name_or_path: a run of `npgpt train` or one of its checkpoints, "tiny", a small model that comes
-    with npgpt, a folder of `GPT.save_pretrained`, or anything else that `GPT.from_pretrained`
-    takes. which: the checkpoint of a run, "best" (lowest validation loss) or "latest". dtype: by
-    default float64 if the parameters are stored so, else float32. block: the model's, if it is not
-    GPT-2's. tokenizer: instead of the stored one, as in `GPT.save_pretrained`, or an object of your
-    own class; without any, a model with GPT-2's vocabulary gets GPT-2's. The other arguments are
-    those of GPT.
-    Raises UserError if there is no such model, it is damaged or not supported, or the tokenizer has
-    more tokens than the model.
+    Parameters
+    ----------
+    name_or_path : str or path
+        A run of `npgpt train`, one of its checkpoints, a folder of `GPT.save_pretrained`, "tiny"
+        (a small model that comes with npgpt), or what `GPT.from_pretrained` takes.
+    revision : str, optional
+        A branch, tag or commit of a model on the hub.
+    which : str
+        The checkpoint of a run: "best" (lowest validation loss) or "latest".
+    dtype : str, optional
+        As in `GPT`; by default float64 if the parameters are stored so, else float32.
+    device, threads, kernels
+        As in `GPT`.
+    block : path or object, optional
+        The model's block, if it is not GPT-2's.
+    tokenizer : tokenizer or str, optional
+        Instead of the stored one: as in `GPT.save_pretrained`, or an object of your own class.
+
+    Returns
+    -------
+    model : GPT
+    tokenizer : Tokenizer or None
+        None if there is none. A model with GPT-2's vocabulary size then has GPT-2's.
+
+    Raises
+    ------
+    UserError
+        If there is no such model, it is damaged or not supported, or the tokenizer has more tokens
+        than the model.
     """
     check_choice("which", which, ("best", "latest"))
-    loaded = load_model(name_or_path, revision, which, dtype, None, block, tokenizer,
-                        device=device, threads=threads, kernels=kernels)
+    options = {"device": device, "threads": threads, "kernels": kernels}
+    loaded = load_model(name_or_path, revision, which, dtype, None, block, tokenizer, **options)
     return loaded.model, None if isinstance(loaded.tokenizer, NoTokenizer) else loaded.tokenizer
 
 
@@ -81,7 +108,7 @@ def load_model(
     def read():
         checkpoint = None
         frozen = freeze or ()
-        if is_run(name):
+        if has_checkpoint(name):
             checkpoint = read_checkpoint(find_checkpoint(name, which), block, tokenizer)
             found = checkpoint.folder
             if freeze is None and checkpoint.config.block != GPT2:
@@ -111,10 +138,12 @@ def model_tokenizer(folder: Path, vocab_size: int, given: AnyTokenizer | None) -
     if tokenizer is None:
         return NoTokenizer(
             vocab_size,
-            f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json, nor "
-            "vocab.json with merges.txt: copy the model's tokenizer there",
+            f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json: copy the model's "
+            "tokenizer there",
         )
     if tokenizer.vocab_size > vocab_size:
-        raise UserError(f"the tokenizer in {folder} has {tokenizer.vocab_size} tokens, but the model only "
-                        f"{vocab_size}: copy the model's tokenizer there")
+        raise UserError(
+            f"the tokenizer in {folder} has {tokenizer.vocab_size} tokens, but the model only "
+            f"{vocab_size}: copy the model's tokenizer there"
+        )
     return tokenizer

@@ -1,14 +1,14 @@
-"""The layers under test: the lessons at several settings, at unit scale, and the same functions in torch.
+"""The layers under test: the lessons at several settings, at unit scale, and the same functions in
+torch.
 
 The tests run every case against torch and in float32, with two tables of operations: the
-lesson's, `npgpt.layers`, and the CPU engine's, cut into parts so small that there are several of everything.
+lesson's, `npgpt.layers`, and the CPU engine's, cut into parts so small that there are several of
+everything.
 """
 
 import contextlib
 import dataclasses
 import functools
-import sys
-from collections import Counter
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,13 +29,25 @@ from tests import torch_gpt
 SIZES = Sizes(B=3, T=5, C=12, H=3, V=11, S=5, F=48, P=7)
 B, T, C, H, V, *_ = SIZES
 # Functions that give an array another layout in memory: C's, Fortran's, with gaps, backwards.
-LAYOUTS = [np.copy, np.asfortranarray, lambda array: np.repeat(array, 2, axis=-1)[..., ::2],
-           lambda array: np.flip(np.flip(array).copy())]
+LAYOUTS = [
+    np.copy,
+    np.asfortranarray,
+    lambda array: np.repeat(array, 2, axis=-1)[..., ::2],
+    lambda array: np.flip(np.flip(array).copy()),
+]
 CPU_KERNELS = ["numpy", *["numba"] * (find_spec("numba") is not None)]
-MODERN = Path(__file__).parents[1] / "tools" / "examples" / "modern_block.py"      # with parameters of its own
+MODERN = (
+    Path(__file__).parents[1] / "tools" / "examples" / "modern_block.py"
+)  # with parameters of its own
 # What model/variants.py is for: each alone, and all together.
-EACH = {"embedding_layer_norm": True, "final_layer_norm": False, "tie_word_embeddings": False,
-        "lm_head_bias": True, "causal": False, "positions": "none"}
+EACH = {
+    "embedding_layer_norm": True,
+    "final_layer_norm": False,
+    "tie_word_embeddings": False,
+    "lm_head_bias": True,
+    "causal": False,
+    "positions": "none",
+}
 VARIANTS = [*({name: value} for name, value in EACH.items()), EACH]
 LORA, FROZEN = (
     MODERN.with_name("lora_block.py"),
@@ -65,7 +77,9 @@ class Case:
     def forward(self, **inputs):
         """Return the output and the cache; the other arguments get the dtype of the inputs."""
         dtype = next(iter(inputs.values())).dtype
-        lesson = self.lesson.mapped(lambda array: array.astype(dtype) if array.dtype.kind == "f" else array)
+        lesson = self.lesson.mapped(
+            lambda array: array.astype(dtype) if array.dtype.kind == "f" else array
+        )
         with self.parts():
             return lesson.run_forward(inputs)
 
@@ -79,18 +93,26 @@ class Case:
         """Return torch's output."""
         constants = {name: value for name, value in self.lesson.constants.items() if name != "ops"}
         lesson = dataclasses.replace(self.lesson, constants=map_arrays(torch.from_numpy, constants))
-        return lesson.run_forward(tensors, functools.partial(lesson.torch, torch) if lesson.torch else
-                                  getattr(torch_gpt, f"torch_{lesson.name}"))
+        return lesson.run_forward(
+            tensors,
+            functools.partial(lesson.torch, torch)
+            if lesson.torch
+            else getattr(torch_gpt, f"torch_{lesson.name}"),
+        )
 
     def run(self, inputs, dy=None):
-        """Return the output and, given the upstream gradient, {"dx": …}; checks that nothing given was written to."""
+        """Return the output and, given the upstream gradient, {"dx": …}; checks that nothing given
+        was written to.
+        """
         with unchanged((inputs, self.lesson.constants)):
             y, cache = self.forward(**inputs)
             if dy is None:
                 return y, None
             with unchanged((dy, cache)):
                 grads = self.backward(dy, cache)
-        assert grads.keys() == {f"d{name}" for name in inputs}, "gradients of other arrays than the inputs"
+        assert grads.keys() == {f"d{name}" for name in inputs}, (
+            "gradients of other arrays than the inputs"
+        )
         return y, grads
 
 
@@ -111,88 +133,107 @@ def arrays_in(value):
 
 @contextlib.contextmanager
 def small_parts(row_bytes=4 * C * 8, queries=2, tile_bytes=4 * T * 8, kept=512, cores=2):
-    """Within it, the CPU engine works on blocks of 4 rows and on tiles of 2 queries and 2 heads, on two cores."""
-    with mock.patch("npgpt.engine.row_blocks.BLOCK_BYTES", row_bytes), using_cores(cores), \
-         mock.patch.multiple("npgpt.engine.tiles", QUERIES=queries, BLOCK_BYTES=tile_bytes, KEPT=kept):
+    """Within it, the CPU engine works on blocks of 4 rows and on tiles of 2 queries and 2 heads, on
+    two cores.
+    """
+    with (
+        mock.patch("npgpt.engine.row_blocks.BLOCK_BYTES", row_bytes),
+        using_cores(cores),
+        mock.patch.multiple(
+            "npgpt.engine.tiles", QUERIES=queries, BLOCK_BYTES=tile_bytes, KEPT=kept
+        ),
+    ):
         yield
 
 
 def engine_cases(cores=2):
-    """Return `layer_cases`, in the same order, by the CPU engine in small parts, once with each kernels."""
+    """Return `layer_cases`, in the same order, by the CPU engine in small parts, once with each
+    kernels.
+    """
+
     def ops_by(kernels):
         return lambda config: CPUEngine(Parameters(config), 2, kernels).ops
 
     parts = functools.partial(small_parts, cores=cores)
-    return [dataclasses.replace(case, name=f"{case.name}, in parts by {kernels}", parts=parts)
-            for kernels in CPU_KERNELS for case in layer_cases(ops_by(kernels))]
-
-
-def layer_calls(function):
-    """Return function(), and how often it calls each layer in this thread: {("gelu_tanh_forward", shape of x): n}."""
-    calls, folder = Counter(), str(Path(layers.__file__).parent)
-
-    def note(frame, event, argument):
-        code = frame.f_code
-        if event == "call" and code.co_filename.startswith(folder) and code.co_name.endswith(("_forward", "_backward")):
-            calls[code.co_name, np.shape(frame.f_locals[code.co_varnames[0]])] += 1
-
-    sys.setprofile(note)
-    try:
-        result = function()
-    finally:
-        sys.setprofile(None)
-    return result, calls
+    return [
+        dataclasses.replace(case, name=f"{case.name}, in parts by {kernels}", parts=parts)
+        for kernels in CPU_KERNELS
+        for case in layer_cases(ops_by(kernels))
+    ]
 
 
 def layer_cases(ops_of=lambda config: layers):
-    """Return a fresh list of all cases: each lesson, with each switch off, and what else takes another branch.
+    """Return a fresh list of all cases: each lesson, with each switch off, and what else takes
+    another branch.
 
-    ops_of: a function of a config that returns the table of operations. The arrays are the same every time.
+    ops_of: a function of a config that returns the table of operations. The arrays are the same
+    every time.
     """
     rng, cases = np.random.default_rng(20240), []
 
-    def case(name, words="", shapes={}, inputs={}, constants={}, sizes={}, **fields):       # noqa: B006
-        lesson = dataclasses.replace(LAYERS[name], shapes=LAYERS[name].shapes | shapes)
-        lesson = lesson.at(Setting(SIZES._replace(**sizes), layer=1, **fields))
+    def case(name, words="", shapes=(), constants=(), sizes=(), **fields):
+        lesson = dataclasses.replace(LAYERS[name], shapes=LAYERS[name].shapes | dict(shapes))
+        lesson = lesson.at(Setting(SIZES._replace(**dict(sizes)), layer=1, **fields))
         ops = ops_of(lesson.constants.get("config", GPTConfig(tie_word_embeddings=False)))
-        constants = lesson.constants | constants | ({"ops": ops} if lesson.is_composite else {})
+        constants = lesson.constants | dict(constants)
+        if lesson.is_composite:
+            constants["ops"] = ops
         table, key = (variants, "model") if name == "gpt" else (ops, name)
-        pair = {
-            way: getattr(table, f"{key}_{way}", getattr(lesson, way))
-            for way in ("forward", "backward")
-        }
-        cases.append(Case(f"{name}, {words}" if words else name, dataclasses.replace(
-            lesson, **pair, inputs=lesson.inputs | inputs, constants=constants)))
+        forward = getattr(table, f"{key}_forward", lesson.forward)
+        backward = getattr(table, f"{key}_backward", lesson.backward)
+        lesson = dataclasses.replace(
+            lesson, forward=forward, backward=backward, constants=constants
+        )
+        cases.append(Case(f"{name}, {words}" if words else name, lesson))
 
     for name, lesson in LAYERS.items():
         case(name)
         for switch in lesson.switches:
-            case(name, f"{switch} off", off={switch}, eps=0.5, sizes={"V": 700 if switch == "repeated" else V})
+            case(
+                name,
+                f"{switch} off",
+                off={switch},
+                eps=0.5,
+                sizes={"V": 700 if switch == "repeated" else V},
+            )
     case("linear", "on rows", shapes={"x": "4 C"})
     case("lora", "on rows without bias", shapes={"x": "4 C"}, constants={"bias": None})
     for name in ("layernorm", "gelu_tanh", "gelu_exact"):
-        case(name, "large x and eps", spread=2.0, eps=0.5)      # the eps shows whether the backward knows about it
-    case("cross_entropy", "some ignored", spread=2.0, constants={"targets": rng.integers(-1, 3, (B, T))})
+        case(
+            name, "large x and eps", spread=2.0, eps=0.5
+        )  # the eps shows whether the backward knows about it
+    case(
+        "cross_entropy",
+        "some ignored",
+        spread=2.0,
+        constants={"targets": rng.integers(-1, 3, (B, T))},
+    )
     case("embedding", "V=700", sizes={"V": 700})
 
-    hidden = (rng.random((B, H, T, T)) < 0.3) & ~np.eye(T, dtype=bool)      # each query sees at least one key
+    hidden = (rng.random((B, H, T, T)) < 0.3) & ~np.eye(
+        T, dtype=bool
+    )  # each query sees at least one key
     added = np.where(hidden[:, :1], -np.inf, rng.standard_normal((B, 1, T, T)))
     case("attention", "two queries on five keys", sizes={"T": 2})
     case("attention", "a mask for each entry", constants={"mask": added})
     case("attention", "a mask for each head", constants={"mask": np.where(hidden, -np.inf, 0.5)})
     case("gpt", "a mask for each entry", constants={"mask": added})
-    case("gpt", "a mask, causal off", config=GPTConfig(n_layer=2, causal=False),
-         constants={"mask": rng.standard_normal((T, T))})
+    case(
+        "gpt",
+        "a mask, causal off",
+        config=GPTConfig(n_layer=2, causal=False),
+        constants={"mask": rng.standard_normal((T, T))},
+    )
 
     for name, config, sizes in (
-            ("mlp", {"bias": False, "mlp_bias": True}, {"F": 7}), ("self_attention", {}, {"H": 1}),
-            ("self_attention", {"scale_attn_weights": False}, {}),
-            ("self_attention", {"scale_attn_by_inverse_layer_idx": True}, {}),
-            ("self_attention", {"bias": False, "qkv_bias": True, "dropout": 0.3}, {}),
-            ("gpt", {}, {"V": 700}), ("gpt", {"tie_word_embeddings": False}, {"V": 700}),
-            *(("gpt", fields, {}) for fields in VARIANTS)):
+        ("mlp", {"bias": False, "mlp_bias": True}, {"F": 7}),
+        ("self_attention", {}, {"H": 1}),
+        ("self_attention", {"scale_attn_weights": False}, {}),
+        ("self_attention", {"scale_attn_by_inverse_layer_idx": True}, {}),
+        ("self_attention", {"bias": False, "qkv_bias": True, "dropout": 0.3}, {}),
+        ("gpt", {}, {"V": 700}),
+        ("gpt", {"tie_word_embeddings": False}, {"V": 700}),
+        *(("gpt", fields, {}) for fields in VARIANTS),
+    ):
         case(name, f"{config | sizes}", config=GPTConfig(n_layer=2, **config), sizes=sizes)
-    case("self_attention", "of another width than its input", inputs={
-        "c_attn.weight": rng.standard_normal((C, 3 * 6 * H)), "c_attn.bias": rng.standard_normal(3 * 6 * H),
-        "c_proj.weight": rng.standard_normal((6 * H, 7)), "c_proj.bias": rng.standard_normal(7)})
     return cases

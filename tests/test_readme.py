@@ -20,10 +20,14 @@ from tests.helpers.shakespeare import DATA, SHAKESPEARE
 README = Path(__file__).resolve().parents[1] / "README.md"
 EXAMPLES = README.parent / "tools/examples"
 TEXT = README.read_text(encoding="utf-8")
-FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)       # language, lines
+FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)  # language, lines
 BLOCKS = [block for language, block in FENCED if language == "python"]
-COMMANDS = [command.strip() for language, block in FENCED if language == ""
-            for command in re.findall(r"(?:^|# .*: )(npgpt [^#\n]*)", block, re.MULTILINE)]
+COMMANDS = [
+    command.strip()
+    for language, block in FENCED
+    if language == ""
+    for command in re.findall(r"(?:^|# .*: )(npgpt [^#\n]*)", block, re.MULTILINE)
+]
 COMMANDS += [" ".join(found.split()) for found in re.findall(r"`(npgpt [a-z][^`]*)`", TEXT)]
 
 
@@ -41,34 +45,33 @@ def test_every_link_leads_somewhere():
 def test_the_lines_of_layernorm_are_those_of_its_file():
     shown = ast.parse(next(block for language, block in FENCED if language == "py")).body[0]
     own = ast.parse(inspect.getsource(layernorm_backward)).body[0]
-    assert list(map(ast.unparse, shown.body)) == list(map(ast.unparse, own.body[1:]))       # without the docstring
+    body = own.body[1:]  # without the docstring
+    assert [*map(ast.unparse, shown.body)] == [*map(ast.unparse, body)]
 
 
 def test_a_session_prints_what_it_shows(tmp_path):
     """In a process of its own, which has imported nothing else."""
-    block, = (block for language, block in FENCED if language == "pycon")
+    (block,) = (block for language, block in FENCED if language == "pycon")
     (tmp_path / "block.txt").write_text(block)
     run = "import doctest, sys; sys.ps1 = '>>> '; print(doctest.testfile(sys.argv[1], False))"
-    found = subprocess.run(
-        [sys.executable, "-c", run, tmp_path / "block.txt"],
-        cwd=EXAMPLES,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-c", run, tmp_path / "block.txt"]
+    found = subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True)
     assert found.stdout.startswith("TestResults(failed=0, attempted=4"), found.stdout + found.stderr
 
 
 @pytest.mark.slow
 @SHAKESPEARE
 def test_training_prints_what_the_readme_shows(npgpt):
-    """The first step of the first screen, and the losses before the edit. On other CPUs the last digits may differ."""
-    code, out, _ = npgpt("train", "--max-iters", 100, "--eval-interval", 50, "--kernels", "numpy", "--threads", 2,
-                         "--data-dir", DATA)
-    assert code == 0 and set(re.findall(r"^(?:model: .*|step     0.*\n.*)$", TEXT, re.MULTILINE)) <= set(
-        re.findall(r"^(?:model: .*|step     0.*\n.*)$", out, re.MULTILINE))
-    losses = re.findall(r"step   100: train loss (\S+), validation loss (\S+)", out)[0]
+    """The first step of the first screen, and the losses before the edit. On other CPUs the last
+    digits may differ.
+    """
+    flags = "--max-iters 100 --eval-interval 50 --kernels numpy --threads 2 --data-dir"
+    code, out, _ = npgpt("train", *flags.split(), DATA)
+    begin = re.compile(r"^(?:model: .*|step     0.*\n.*)$", re.MULTILINE)
+    assert code == 0 and {*begin.findall(TEXT)} <= {*begin.findall(out)}
+    losses = re.search(r"step   100: train loss (\S+), validation loss (\S+)", out).groups()
     said = re.search(r"before the edit (\S+) and (\S+)", TEXT).groups()
-    assert [float(loss) for loss in losses] == pytest.approx([float(loss) for loss in said], abs=5e-3)
+    assert [*map(float, losses)] == pytest.approx([*map(float, said)], abs=5e-3)
 
 
 @pytest.fixture
@@ -87,14 +90,17 @@ def test_every_python_block_runs_as_it_is_printed(code, gpt2):
     assert "…" not in code
 
 
-@pytest.mark.parametrize("name", ["induction_heads", "encoder"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("induction_heads", marks=pytest.mark.slow), "encoder"]
+)
 def test_the_other_examples_run(name, gpt2):
     runpy.run_path(str(EXAMPLES / f"{name}.py"))
 
 
 def test_the_worked_port_trains(npgpt, text_file, tmp_path):
-    code, out, err = npgpt("train", "--preset", EXAMPLES / "nano.toml", "--corpus", text_file, "--max-iters", 1,
-                           "--eval-iters", 1)
+    preset = "--preset", EXAMPLES / "nano.toml"
+    flags = "--max-iters 1 --eval-iters 1 --corpus"
+    code, out, err = npgpt("train", *preset, *flags.split(), text_file)
     assert code == 0 and err == "" and "4 layers, 4 heads, 128 wide" in out
     config = load("out")[0].config
     assert (config.activation, config.bias, config.initializer_range) == ("gelu", False, 0.02)
@@ -103,5 +109,6 @@ def test_the_worked_port_trains(npgpt, text_file, tmp_path):
 def test_the_network_by_hand_learns_its_text(capsys):
     names = runpy.run_path(str(EXAMPLES / "by_hand.py"))
     assert float(capsys.readouterr().out.split()[1]) == round(float(names["loss"]), 3)
-    # With eight characters of context at most a few letters remain uncertain; guessing evenly costs log(15) = 2.7.
+    # With eight characters of context at most a few letters remain uncertain; guessing evenly costs
+    # log(15) = 2.7.
     assert names["loss"] < 1.3

@@ -1,7 +1,8 @@
-"""GPT-2 in torch, with our parameter names, as the oracle of the composite layers and of the whole model.
+"""GPT-2 in torch, with our parameter names, as the oracle of the composite layers and of the whole
+model.
 
-The elementary layers are the lessons' counterparts in torch. torch is imported inside the functions: the tests that
-need no oracle run without it.
+The elementary layers are the lessons' counterparts in torch. torch is imported inside the
+functions: the tests that need no oracle run without it.
 """
 
 import math
@@ -35,7 +36,9 @@ def torch_self_attention(x, p, config, layer, mask, dropout_mask):
 
 
 def torch_mlp(x, p, config):
-    active = by_torch({"gelu": "gelu_exact"}.get(config.activation, config.activation), linear(x, p["c_fc"]))
+    active = by_torch(
+        {"gelu": "gelu_exact"}.get(config.activation, config.activation), linear(x, p["c_fc"])
+    )
     return linear(active, p["c_proj"])
 
 
@@ -63,7 +66,9 @@ def torch_gpt(p, config, idx, dropout_masks=None, mask=None, headless=False):
     x = by_torch("dropout", x, dropout_masks.embd)
     mask = None if mask is None else torch.tensor(np.asarray(mask))
     if config.causal:
-        mask = torch.full((T, T), -math.inf, dtype=x.dtype).triu(1) + (0.0 if mask is None else mask)
+        mask = torch.full((T, T), -math.inf, dtype=x.dtype).triu(1) + (
+            0.0 if mask is None else mask
+        )
     for i in range(config.n_layer):
         x = torch_block(x, p["h"][i], config, i, mask, dropout_masks.blocks[i])
     if config.final_layer_norm:
@@ -73,7 +78,7 @@ def torch_gpt(p, config, idx, dropout_masks=None, mask=None, headless=False):
     return torch.nn.functional.linear(x, **{"weight": p["wte"]["weight"], **p.get("lm_head", {})})
 
 
-torch_model = torch_gpt         # of npgpt/model/variants.py
+torch_model = torch_gpt  # of npgpt/model/variants.py
 
 
 def linear(x, p):
@@ -85,7 +90,9 @@ def norm(x, p, config):
 
 
 def torch_parameters(params):
-    """Return a dict of leaf tensors with the values of a `Parameters`. Skips the test if there is no torch."""
+    """Return a dict of leaf tensors with the values of a `Parameters`. Skips the test if there is
+    no torch.
+    """
     torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     return {name: torch.from_numpy(array.copy()).requires_grad_() for name, array in params.items()}
 
@@ -101,33 +108,46 @@ def drawn(config, B, T, dtype, rng):
     """Draw dropout masks in our model's order, as tensors."""
     import torch
 
-    embd, att, resid = (config.dropout if own is None else own
-                        for own in (config.embd_pdrop, config.attn_pdrop, config.resid_pdrop))
+    embd, att, resid = (
+        config.dropout if own is None else own
+        for own in (config.embd_pdrop, config.attn_pdrop, config.resid_pdrop)
+    )
     mlp = resid if config.mlp_pdrop is None else config.mlp_pdrop
     shape, scores = (B, T, config.n_embd), (B, config.n_head, T, T)
-    masks = dropout_mask(rng, shape, embd, dtype), [
-        BlockMasks(*(dropout_mask(rng, *each, dtype) for each in ((scores, att), (shape, resid), (shape, mlp))))
-        for _ in range(config.n_layer)]
-    return map_arrays(torch.from_numpy, Masks(*masks))
+    masks = Masks(dropout_mask(rng, shape, embd, dtype), [])
+    for _ in range(config.n_layer):
+        drawn = (scores, att), (shape, resid), (shape, mlp)
+        masks.blocks.append(BlockMasks(*(dropout_mask(rng, *each, dtype) for each in drawn)))
+    return map_arrays(torch.from_numpy, masks)
 
 
-def ours_and_torchs(model, idx, targets):
-    """Return (logits, loss, grads) of a model, and torch's logits, loss and leaf tensors (.grad); same dropout."""
-    logits, loss = model.forward(idx, targets, rng=np.random.default_rng(5))
-    tensors = torch_parameters(model.params)
-    masks = drawn(model.config, *idx.shape, logits.dtype, np.random.default_rng(5))
-    reference = torch_gpt(tensors, model.config, idx, masks)
-    reference_loss = torch_loss(reference, targets)
-    reference_loss.backward()
-    return (logits, loss, model.backward()), (reference, reference_loss, tensors)
+def grads_of(tensors):
+    """Return the gradients of a dict of tensors; one that has none is zero."""
+    return {
+        name: np.zeros(each.shape) if each.grad is None else each.grad.numpy()
+        for name, each in tensors.items()
+    }
+
+
+def torchs_loss_and_grads(params, config, idx, targets, **options):
+    """Return torch's logits, loss and gradients, as arrays."""
+    tensors = torch_parameters(params)
+    logits = torch_gpt(tensors, config, idx, **options)
+    loss = torch_loss(logits, targets)
+    loss.backward()
+    return logits.detach().numpy(), loss.item(), grads_of(tensors)
 
 
 def assert_equal(ours, theirs, name=""):
     """Compare an array with a tensor, to 1e-9 of each value, or 1e-11 of the largest."""
     theirs = theirs.detach().numpy()
-    np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11 * abs(theirs).max(), err_msg=name)
+    np.testing.assert_allclose(
+        ours, theirs, rtol=1e-9, atol=1e-11 * abs(theirs).max(), err_msg=name
+    )
 
 
 def unit_scale(params, seed=3):
-    """Fill a `Parameters` with standard normal values: at the usual 0.02 many mistakes are too small to see."""
+    """Fill a `Parameters` with standard normal values: at the usual 0.02 many mistakes are too
+    small to see.
+    """
     params.flat[:] = np.random.default_rng(seed).standard_normal(params.flat.size)

@@ -33,8 +33,11 @@ class Build(build_py):
     def run(self):
         super().run()
         tools = ROOT / "tools"
-        files = [*tools.glob("examples/**/*.py"), *tools.glob("examples/*.toml"),
-                 tools / "peft_adapter.py"]
+        files = [
+            *tools.glob("examples/**/*.py"),
+            *tools.glob("examples/*.toml"),
+            tools / "peft_adapter.py",
+        ]
         for file in () if self.editable_mode else files:
             target = Path(self.build_lib, "npgpt", file.relative_to(ROOT))
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -46,6 +49,7 @@ def with_absolute_links(text, repository):
 
     repository: its URL on GitHub.
     """
+
     def replace(found):
         start, path = found.groups()
         kind = "raw" if start.startswith("!") else "blob"

@@ -28,33 +28,60 @@ import warnings
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ["layers.linear", "layers.gelu", "layers.layernorm", "layers.loss", "layers.embedding", "layers.dropout",
-           "layers.attention", "layers.lora", "model.transformer", "model.variants",
-           "engine.embedding"]
-TESTS = ["tests/layers/test_gradients.py", "tests/layers/test_extremes.py", "tests/engine/test_cpu.py",
-         "tests/engine/test_tiles.py", "tests/training/test_adamw.py",
-         "tests/test_on_a_gpu.py::test_a_step_waits_for_nothing",
-         "tests/test_api.py::test_every_gradient_equals_torch",
-         "tests/test_api.py::test_the_cpu_engine_equals_the_reference_engine"]
-TIME_LIMIT = 60         # seconds; a mutant may loop forever, which counts as caught
+MODULES = [
+    "layers.linear",
+    "layers.gelu",
+    "layers.layernorm",
+    "layers.loss",
+    "layers.embedding",
+    "layers.dropout",
+    "layers.attention",
+    "layers.lora",
+    "model.transformer",
+    "model.variants",
+    "engine.embedding",
+]
+TESTS = [
+    "tests/layers/test_gradients.py",
+    "tests/layers/test_extremes.py",
+    "tests/engine/test_cpu.py",
+    "tests/engine/test_tiles.py",
+    "tests/training/test_adamw.py",
+    "tests/test_on_a_gpu.py::test_a_step_waits_for_nothing",
+    "tests/test_api.py::test_every_gradient_equals_torch",
+    "tests/test_api.py::test_the_cpu_engine_equals_the_reference_engine",
+]
+TIME_LIMIT = 60  # seconds; a mutant may loop forever, which counts as caught
 
 
 def functions_under_test():
     """Return name -> (function, name of the inner function to mutate, or None)."""
     found = {}
     for module in (importlib.import_module(f"npgpt.{name}") for name in MODULES):
-        found |= {name: (value, None) for name, value in vars(module).items()
-                  if name.endswith("_backward") and inspect.isfunction(value) and value.__module__ == module.__name__}
+        found |= {
+            name: (value, None)
+            for name, value in vars(module).items()
+            if name.endswith("_backward")
+            and inspect.isfunction(value)
+            and value.__module__ == module.__name__
+        }
     from npgpt.engine import cpu, row_blocks, tiles
     from npgpt.training import adamw
 
-    def at_each_call(make):         # closures are made at each call: tables made earlier also run the mutant
+    def at_each_call(
+        make,
+    ):  # closures are made at each call: tables made earlier also run the mutant
         return lambda *pair: [lambda *a, i=i, **named: make(*pair)[i](*a, **named) for i in (0, 1)]
 
-    cpu.in_row_blocks, cpu.in_tiles = at_each_call(row_blocks.in_row_blocks), at_each_call(tiles.in_tiles)
-    return found | {"adamw_update": (adamw.adamw_update, None),
-                    "backward_in_blocks": (row_blocks.in_row_blocks, "backward_in_blocks"),
-                    "backward_in_tiles": (tiles.in_tiles, "backward_in_tiles")}
+    cpu.in_row_blocks, cpu.in_tiles = (
+        at_each_call(row_blocks.in_row_blocks),
+        at_each_call(tiles.in_tiles),
+    )
+    return found | {
+        "adamw_update": (adamw.adamw_update, None),
+        "backward_in_blocks": (row_blocks.in_row_blocks, "backward_in_blocks"),
+        "backward_in_tiles": (tiles.in_tiles, "backward_in_tiles"),
+    }
 
 
 def tests():
@@ -74,9 +101,24 @@ def tests():
             test(**arguments, **{name: given[name] for name in needs})
 
     items, found = [], {}
-    collector = types.SimpleNamespace(pytest_collection_finish=lambda session: items.extend(session.items))
-    if pytest.main(["--collect-only", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=",
-                    "--rootdir", str(ROOT), *(str(ROOT / path) for path in TESTS)], [collector]):
+    collector = types.SimpleNamespace(
+        pytest_collection_finish=lambda session: items.extend(session.items)
+    )
+    if pytest.main(
+        [
+            "--collect-only",
+            "-p",
+            "no:terminal",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            "addopts=",
+            "--rootdir",
+            str(ROOT),
+            *(str(ROOT / path) for path in TESTS),
+        ],
+        [collector],
+    ):
         sys.exit("the tests cannot be collected: run pytest to see why")
     for item in items:
         arguments = item.callspec.params if hasattr(item, "callspec") else {}
@@ -97,7 +139,9 @@ def failure(test):
 
 
 def callers_of(functions, all_tests):
-    """Run every test without mutants. Return function -> names of the tests that call it, the fastest first."""
+    """Run every test without mutants. Return function -> names of the tests that call it, the
+    fastest first.
+    """
     seconds = {name: {} for name in functions}
     for name, test in all_tests.items():
         called = set()
@@ -120,8 +164,11 @@ def callers_of(functions, all_tests):
 
 
 def is_caught(mutant, function, some_tests):
-    """Return whether one of the tests fails with a mutant in the function's place, or takes too long."""
+    """Return whether one of the tests fails with a mutant in the function's place, or takes too
+    long.
+    """
     from mutants import swapped_in
+
     signal.signal(signal.SIGALRM, too_long)
     signal.alarm(TIME_LIMIT)
     warnings.simplefilter("ignore")
@@ -138,9 +185,9 @@ def too_long(*_):
 
 def in_children(work, n, jobs):
     """Yield work(0), …, work(n - 1), each from a forked child of its own."""
-    global WORK         # inner functions cannot be pickled: the children inherit it
+    global WORK  # inner functions cannot be pickled: the children inherit it
     WORK = work
-    gc.freeze()         # the children's garbage collectors then leave shared memory alone
+    gc.freeze()  # the children's garbage collectors then leave shared memory alone
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
         yield from pool.imap(call_work, range(n))
 
@@ -166,12 +213,16 @@ def equivalent():
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("function", nargs="*", help="only mutants of these functions")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel children; default: one a core")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="parallel children; default: one a core"
+    )
     args = parser.parse_args(arguments)
 
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"        # before NumPy is imported: the children use the cores
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is imported: the children use the cores
     sys.path.insert(0, str(ROOT))
     functions = functions_under_test()
     unknown = set(args.function) - set(functions)
@@ -192,7 +243,9 @@ def main(arguments=None):
         name = todo[i].function
         return is_caught(todo[i], functions[name][0], [all_tests[test] for test in callers[name]])
 
-    caught = tqdm(in_children(judge, len(todo), args.jobs), total=len(todo), unit="mutant", disable=None)
+    caught = tqdm(
+        in_children(judge, len(todo), args.jobs), total=len(todo), unit="mutant", disable=None
+    )
     counts, used = collections.defaultdict(collections.Counter), set()
     for mutant, is_noticed in zip(todo, caught, strict=True):
         reason = (
@@ -203,11 +256,15 @@ def main(arguments=None):
         counts["total"][outcome] += 1
         if not is_noticed:
             used.add((mutant.function, mutant.original, mutant.mutated))
-            print(f"\n{outcome}: line {mutant.line} of {mutant.function}: {mutant.kind}\n= {reason}\n"
-                  f"< {mutant.original}\n> {mutant.mutated}")
+            print(
+                f"\n{outcome}: line {mutant.line} of {mutant.function}: {mutant.kind}\n= {reason}\n"
+                f"< {mutant.original}\n> {mutant.mutated}"
+            )
     print(f"\n{'function':26}{'mutants':>9}{'caught':>9}{'equivalent':>12}{'missed':>9}")
     for name, each in counts.items():
-        print(f"{name:26}{each.total():9}{each['caught']:9}{each['equivalent']:12}{each['missed']:9}")
+        print(
+            f"{name:26}{each.total():9}{each['caught']:9}{each['equivalent']:12}{each['missed']:9}"
+        )
     stale = [key for key in reasons if key[0] in functions and key not in used]
     for key in stale:
         print(f"\nin equivalent.txt, but caught or not made: {key}")

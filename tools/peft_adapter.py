@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.arrays import to_host
-from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, write_tensors
+from npgpt.checkpoints.tensorfile import check_tensors, open_tensors, write_tensors
 from npgpt.checks import check_real, check_whole, require, shown
 from npgpt.cli.main import fail
 from npgpt.data.tokenizers import TOKENIZER_FILE, save_tokenizer
@@ -32,15 +32,21 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TARGETS = "c_attn", "c_proj", "attn.c_attn", "attn.c_proj", "mlp.c_proj"
 # Fields that do not change what an adapter computes; others must be off, or have one of VALUES.
 HARMLESS = {
-    "auto_mapping", "base_model_name_or_path", "fan_in_fan_out", "inference_mode", "lora_alpha",
-    "lora_dropout", "megatron_core", "peft_version", "qalora_group_size", "r", "revision",
-    "target_modules", "task_type",
+    "auto_mapping",
+    "base_model_name_or_path",
+    "fan_in_fan_out",
+    "inference_mode",
+    "lora_alpha",
+    "lora_dropout",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "r",
+    "revision",
+    "target_modules",
+    "task_type",
 }
-VALUES = {
-    "peft_type": ("LORA",),
-    "bias": ("none",),
-    "init_lora_weights": (True, False, "gaussian"),
-}
+VALUES = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (True, False, "gaussian")}
 
 
 def peft_matrices(config, targets):
@@ -73,8 +79,7 @@ def read_fields(path):
 
 
 def write_block(adapter, folder):
-    """Write a copy of lora_block.py with an adapter's rank and alpha to a folder; return its path.
-    """
+    """Write lora_block.py with an adapter's rank and alpha to a folder; return its path."""
     rank, alpha, _ = read_fields(Path(adapter) / CONFIG)
     text, path = BLOCK.read_text(), Path(folder) / BLOCK.name
     line = f"RANK, ALPHA = {rank}, {alpha}"
@@ -88,12 +93,12 @@ def read_adapter(adapter, model):
     Raises UserError for an adapter of other layers or sizes than the model's, or a damaged file.
     """
     _, _, targets = read_fields(Path(adapter) / CONFIG)
-    file, matrices = TensorFile(Path(adapter) / WEIGHTS), peft_matrices(model.config, targets)
-    stored = {name: (file, name) for name in file.shapes}
-    check_tensors(dict(matrices.values()), stored, file.path)
+    stored = open_tensors(Path(adapter) / WEIGHTS)
+    matrices = peft_matrices(model.config, targets)
+    check_tensors(dict(matrices.values()), stored, Path(adapter) / WEIGHTS)
     for name, (theirs, shape) in matrices.items():
         matrix = np.empty(shape, model.params.dtype)
-        file.read_into(theirs, matrix)
+        stored[theirs].read_into(matrix)
         model.params[name] = matrix.T
 
 
@@ -124,8 +129,7 @@ def merged(model):
 
 
 def names_of(model):
-    """Return the names of a model's block. Raises UserError for another block than lora_block.py.
-    """
+    """Return the names of a model's block. Raises UserError unless it is lora_block.py."""
     block = model.config.block
     names = block.forward.__globals__
     if not names.keys() >= {"RANK", "ALPHA", "ADAPTED", "merged"}:

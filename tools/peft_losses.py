@@ -1,7 +1,7 @@
 """Compare the losses of a tiny GPT-2 with LoRA by examples/lora_block.py and by peft, in float64.
 
-    pip install peft torch transformers
-    python tools/peft_losses.py
+pip install peft torch transformers
+python tools/peft_losses.py
 """
 
 import tempfile
@@ -30,7 +30,9 @@ def randomize(model, part):
 def loss_of(model):
     """Return the loss of torch's model."""
     logits = model.double().eval()(torch.tensor(IDX)).logits
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.tensor(TARGETS).flatten()).item()
+    return torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), torch.tensor(TARGETS).flatten()
+    ).item()
 
 
 def compare(folder, base_folder, targets, alpha):
@@ -40,11 +42,7 @@ def compare(folder, base_folder, targets, alpha):
         for _ in range(2)
     )
     lora = peft.LoraConfig(
-        r=2,
-        lora_alpha=alpha,
-        target_modules=targets,
-        fan_in_fan_out=True,
-        task_type="CAUSAL_LM",
+        r=2, lora_alpha=alpha, target_modules=targets, fan_in_fan_out=True, task_type="CAUSAL_LM"
     )
     theirs = peft.get_peft_model(base, lora, autocast_adapter_dtype=False)
     randomize(theirs, ".lora_")
@@ -69,7 +67,9 @@ def compare(folder, base_folder, targets, alpha):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES, bos_token_id=1, eos_token_id=2))
+        model = transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(**SIZES, bos_token_id=1, eos_token_id=2)
+        )
         randomize(model, "")
         model.double().save_pretrained(name)
         print(f"peft {peft.__version__}, without an adapter {loss_of(model):.15f}")

@@ -1,4 +1,5 @@
-"""Download TinyStories (Eldan and Li, 2023: short stories by GPT-4, 2.2 GB) and write it as token files of GPT-2.
+"""Download TinyStories (Eldan and Li, 2023: short stories by GPT-4, 2.2 GB) and write it as token
+files of GPT-2.
 
     python tools/tinystories.py stories         # then: npgpt train --corpus stories
 
@@ -26,16 +27,24 @@ FILES = {"val": "TinyStoriesV2-GPT4-valid.txt", "train": "TinyStoriesV2-GPT4-tra
 
 
 def downloaded(name):
-    """Return the path of a file of the hub's. Raises UserError if its SHA-256 differs from what the hub states."""
+    """Return the path of a file of the hub's. Raises UserError if its SHA-256 differs from what the
+    hub states.
+    """
     path = hf_hub_download(REPOSITORY, name, repo_type="dataset")
-    name = Path(path).resolve().name       # in the cache it is the hub's SHA-256, unless the disk has no links
+    name = (
+        Path(path).resolve().name
+    )  # in the cache it is the hub's SHA-256, unless the disk has no links
     if len(name) == 64 and digest(path) != name:
-        raise UserError(f"{path} arrived with another SHA-256 than the hub states: delete it, and try again")
+        raise UserError(
+            f"{path} arrived with another SHA-256 than the hub states: delete it, and try again"
+        )
     return path
 
 
 def stories(path):
-    """Yield the stories of a file, without the space around them. They are separated by lines of SEPARATOR."""
+    """Yield the stories of a file, without the space around them. They are separated by lines of
+    SEPARATOR.
+    """
     with open(path, encoding="utf-8") as lines:
         for separates, part in itertools.groupby(lines, lambda line: line.strip() == SEPARATOR):
             story = "".join(part).strip()
@@ -56,8 +65,15 @@ def main(arguments=None):
             for split, name in FILES.items():
                 path = downloaded(name)
                 with open(unfinished / f"{split}.bin", "wb") as tokens:
-                    for story in tqdm(itertools.islice(stories(path), args.limit), split, unit="story", disable=None):
-                        tokens.write(np.append(tokenizer.encode(story), tokenizer.eos_token_id).astype("<u2"))
+                    for story in tqdm(
+                        itertools.islice(stories(path), args.limit),
+                        split,
+                        unit="story",
+                        disable=None,
+                    ):
+                        tokens.write(
+                            np.append(tokenizer.encode(story), tokenizer.eos_token_id).astype("<u2")
+                        )
     except (OSError, UserError) as error:
         return fail(error)
     return 0

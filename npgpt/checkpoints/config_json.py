@@ -10,22 +10,40 @@ from npgpt.model.config import GPTConfig
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 
-# Fields of config.json with transformers' defaults, and GPTConfig's names of those that it calls otherwise.
+# Fields of config.json with transformers' defaults, and GPTConfig's names of those that it calls
+# otherwise.
 DEFAULTS = {
-    "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None,
-    "activation_function": "gelu_new", "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
-    "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False, "tie_word_embeddings": True, "bos_token_id": 50256, "eos_token_id": 50256,
+    "vocab_size": 50257,
+    "n_positions": 1024,
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "n_inner": None,
+    "activation_function": "gelu_new",
+    "resid_pdrop": 0.1,
+    "embd_pdrop": 0.1,
+    "attn_pdrop": 0.1,
+    "layer_norm_epsilon": 1e-5,
+    "initializer_range": 0.02,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "tie_word_embeddings": True,
+    "bos_token_id": 50256,
+    "eos_token_id": 50256,
 }
-OURS = {name: name for name in DEFAULTS} | {"n_positions": "block_size", "activation_function": "activation"}
+OURS = {name: name for name in DEFAULTS} | {
+    "n_positions": "block_size",
+    "activation_function": "activation",
+}
 
 # Fields that transformers' GPT-2 does not have; stored in config.json under "npgpt".
 OWN_FIELDS = """
     bias qkv_bias mlp_bias causal embedding_layer_norm final_layer_norm lm_head_bias
     dropout mlp_pdrop
-""".split()                                     # and "positions", "block"
+""".split()  # and "positions", "block"
 
-# Fields that do not change what the model computes from the same weights. Others must be off: null, false or empty.
+# Fields that do not change what the model computes from the same weights. Others must be off: null,
+# false or empty.
 HARMLESS = """
     _attn_implementation _attn_implementation_autoset _name_or_path _num_labels architectures
     attn_implementation cls_token_id decoder_start_token_id do_sample dtype early_stopping
@@ -40,7 +58,9 @@ HARMLESS = """
 
 
 def read_config(path: Path, block: Block | None = None) -> GPTConfig:
-    """Return the GPTConfig in a config.json. Raises UserError if it describes another model, or unsupported options."""
+    """Return the GPTConfig in a config.json. Raises UserError if it describes another model, or
+    unsupported options.
+    """
     try:
         return config_from_fields(read_json(path), block)
     except (OSError, UserError) as error:
@@ -48,16 +68,21 @@ def read_config(path: Path, block: Block | None = None) -> GPTConfig:
 
 
 def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
-    """Return the GPTConfig for config.json's fields, a dict. Raises UserError, naming the invalid field.
+    """Return the GPTConfig for config.json's fields, a dict. Raises UserError, naming the invalid
+    field.
 
-    block: the model's; None: GPT-2's. config.json has its name and SHA-256, not its code, which could not be trusted.
+    block: the model's; None: GPT-2's. config.json has its name and SHA-256, not its code, which
+    could not be trusted.
     """
     if not isinstance(fields, dict) or fields.get("model_type") not in ("gpt2", "npgpt"):
         raise UserError('this is not a GPT-2: "model_type" must be "gpt2"')
     for name, value in fields.items():
         known = name in DEFAULTS or name in HARMLESS or name.startswith("summary_")
         if not known and value not in (None, False, {}, []):
-            raise UserError(f'"{name}" is {shown(value)}, which npgpt does not support: its results would be wrong')
+            raise UserError(
+                f'"{name}" is {shown(value)}, which npgpt does not support: its results would be '
+                "wrong"
+            )
     own = fields.get("npgpt", {"dropout": 0.0})
     block = block or GPT2
     if isinstance(own, dict) and own.get("lora_rank"):
@@ -74,7 +99,7 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
     check_choice('"activation_function"', values["activation"], ACTIVATIONS)
     values["activation"] = ACTIVATIONS[values["activation"]]
     config = GPTConfig(**values, **{**own, "block": block}).derived()
-    same = known.get("sha256", GPT2.sha256) == block.sha256         # GPT-2's block has none there
+    same = known.get("sha256", GPT2.sha256) == block.sha256  # GPT-2's block has none there
     same = same and known.get("functions", block.names) == block.names
     if "npgpt" in fields and not same and (known or not block.extends_gpt2(config)):
         name = shown(known["name"]) if "name" in known else GPT2
@@ -88,11 +113,12 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
 def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
     """Return the fields of config.json for a GPTConfig; reading them gives the same config.
 
-    A model that transformers' GPT-2 cannot compute gets the "model_type" npgpt, so that transformers refuses it.
+    A model that transformers' GPT-2 cannot compute gets the "model_type" npgpt, so that
+    transformers refuses it.
     """
-    fields = {theirs: config.used(ours) for theirs, ours in OURS.items()}
+    fields = {theirs: config.resolved(ours) for theirs, ours in OURS.items()}
     fields["activation_function"] = "gelu_new" if config.activation == "gelu_tanh" else "gelu"
-    own = {name: config.used(name) for name in OWN_FIELDS}
+    own = {name: config.resolved(name) for name in OWN_FIELDS}
     if config.positions != "learned":
         own["positions"] = config.positions
     if config.block != GPT2:
@@ -106,6 +132,12 @@ def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
 
 def unsupported_by_transformers(config: GPTConfig) -> str | None:
     """Return the name of the field that transformers' GPT-2 does not support, or None."""
-    theirs = {"causal": True, "embedding_layer_norm": False, "final_layer_norm": True,
-              "lm_head_bias": False, "positions": "learned", "block": GPT2}
+    theirs = {
+        "causal": True,
+        "embedding_layer_norm": False,
+        "final_layer_norm": True,
+        "lm_head_bias": False,
+        "positions": "learned",
+        "block": GPT2,
+    }
     return next((name for name, value in theirs.items() if getattr(config, name) != value), None)

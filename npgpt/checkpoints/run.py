@@ -4,12 +4,13 @@
                         optimizer.safetensors  its moments, AdamW's m.<name> and v.<name>
                         config.json            GPTConfig, with the field names of transformers
                         npgpt_tokenizer.json   the tokenizer
-                        state.json             step, options, corpus, best step, SHA-256 of the other files
+                        state.json             step, options, corpus, best step, SHA-256 of files
 
-A folder is written under a temporary name, synced and renamed: a kill at any moment leaves the earlier checkpoints
-intact. Only the latest and the best checkpoint are kept. A checkpoint is renamed before it is deleted: a kill during
---overwrite leaves either the complete old run or the new one. A folder that contains any other file is never deleted;
-it is renamed if its name is needed. Pickle is not used.
+A folder is written under a temporary name, synced and renamed: a kill at any moment leaves the
+earlier checkpoints intact. Only the latest and the best checkpoint are kept. A checkpoint is
+renamed before it is deleted: a kill during --overwrite leaves either the complete old run or the
+new one. A folder that contains any other file is never deleted; it is renamed if its name is
+needed. Pickle is not used.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from npgpt.checkpoints.config_json import config_to_fields, read_config
-from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, write_tensors
+from npgpt.checkpoints.tensorfile import check_tensors, open_tensors, write_tensors
 from npgpt.checks import MOST, MOST_THREADS, check_path, is_real
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import (
@@ -50,16 +51,19 @@ from npgpt.files import (
 from npgpt.model.block import Block
 from npgpt.model.config import GPTConfig
 
-FORMAT = 1      # of state.json; increased if an old version could misread a new file
+FORMAT = 1  # of state.json; increased if an old version could misread a new file
 FILES = {"model.safetensors", "optimizer.safetensors", "config.json", TOKENIZER_FILE, "state.json"}
 STEP_FOLDER = re.compile(r"step-(\d{8,12})")
-SAVING = re.compile(r"\.saving-[0-9a-f]{8}")                    # a checkpoint that is being written
-OLD = re.compile(r"\.old-([0-9a-f]{8})-(step-\d{8,12})")       # one that is being deleted
+SAVING = re.compile(r"\.saving-[0-9a-f]{8}")  # a checkpoint that is being written
+OLD = re.compile(r"\.old-([0-9a-f]{8})-(step-\d{8,12})")  # one that is being deleted
 LOCK_FILE = ".npgpt.lock"
-MOST_READS = 20     # of a run that saves checkpoints at the same time
-DAMAGED = "the checkpoint is damaged or was edited; delete this folder to continue from an earlier checkpoint"
+MOST_READS = 20  # of a run that saves checkpoints at the same time
+DAMAGED = (
+    "the checkpoint is damaged or was edited; delete this folder to continue from an earlier "
+    "checkpoint"
+)
 
-Read = TypeVar("Read")      # what a function returns
+Read = TypeVar("Read")  # what a function returns
 
 
 class Checkpoint(NamedTuple):
@@ -82,20 +86,30 @@ def locked(out_dir: AnyPath):
     check_regular(path)
     with open(path, "ab") as file:
         try:
-            with naming(path):      # some network file systems cannot lock
+            with naming(path):  # some network file systems cannot lock
                 lock(file)
         except (BlockingIOError, PermissionError):
-            raise UserError(f"another npgpt train is running in {out_dir}: wait until it has "
-                            "finished, or choose another --out-dir") from None
+            raise UserError(
+                f"another npgpt train is running in {out_dir}: wait until it has "
+                "finished, or choose another --out-dir"
+            ) from None
         yield
 
 
-def save_checkpoint(out_dir: Path, step: int, model, optimizer, tokenizer: Tokenizer, state: dict,
-                    replace: bool = False) -> None:
-    """Write out_dir/step-<step>, then delete the other checkpoints except the one of state["best_step"].
+def save_checkpoint(
+    out_dir: Path,
+    step: int,
+    model,
+    optimizer,
+    tokenizer: Tokenizer,
+    state: dict,
+    replace: bool = False,
+) -> None:
+    """Write out_dir/step-<step>, then delete the other checkpoints except the one of
+    state["best_step"].
 
-    replace: the existing checkpoints belong to another run, and this run replaces them. Raises UserError if the disk
-    is full or cannot be written; the earlier checkpoints are intact.
+    replace: the existing checkpoints belong to another run, and this run replaces them. Raises
+    UserError if the disk is full or cannot be written; the earlier checkpoints are intact.
     """
     mark = secrets.token_hex(4)
     unfinished = out_dir / f".saving-{mark}"
@@ -106,11 +120,14 @@ def save_checkpoint(out_dir: Path, step: int, model, optimizer, tokenizer: Token
             unfinished.mkdir()
             save_tensors(unfinished / "model.safetensors", model.params)
             save_tensors(unfinished / "optimizer.safetensors", moments_of(optimizer))
-            write_json(unfinished / "config.json", config_to_fields(model.config, str(model.params.dtype)), 2)
+            config = config_to_fields(model.config, str(model.params.dtype))
+            write_json(unfinished / "config.json", config, 2)
             save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
             sha256 = {path.name: digest(path) for path in sorted(unfinished.iterdir())}
-            write_json(unfinished / "state.json", {"format": FORMAT, "step": step, **state, "sha256": sha256}, 2)
-            for other in step_folders(out_dir) if replace else ():      # the latest last: until then it can be found
+            state_json = {"format": FORMAT, "step": step, **state, "sha256": sha256}
+            write_json(unfinished / "state.json", state_json, 2)
+            # The latest last: until then it can be found.
+            for other in step_folders(out_dir) if replace else ():
                 rename_to_delete(other, mark)
             if os.path.lexists(folder):
                 rename_to_delete(folder, mark)
@@ -118,13 +135,14 @@ def save_checkpoint(out_dir: Path, step: int, model, optimizer, tokenizer: Token
         finally:
             tidy(out_dir)
     except OSError as error:
-        kept = checkpoints(out_dir)
-        then = f"{kept[-1]} is still there, continue from it with --resume" if kept else "there is no checkpoint"
-        raise UserError(f"step {step} could not be saved in {out_dir} ({error}): check the disk; {then}") from None
+        raise UserError(
+            f"step {step} could not be saved in {out_dir} ({error}): check the disk, and continue "
+            "with --resume; earlier checkpoints are intact"
+        ) from None
     keep_only(out_dir, {step, state["best_step"]})
 
 
-def is_run(path: AnyPath) -> bool:
+def has_checkpoint(path: AnyPath) -> bool:
     """Return whether a path is a run or one of its checkpoints."""
     check_path("the model's name or path", path)
     path = Path(path)
@@ -134,19 +152,23 @@ def is_run(path: AnyPath) -> bool:
 
 
 def is_deleted(path: Path) -> bool:
-    """Return whether a path is that of a checkpoint which its run does not have, or no longer."""
+    """Return whether a path names a checkpoint that its run has deleted, or never had."""
     inside_a_run = STEP_FOLDER.fullmatch(path.name) and checkpoints(path.parent)
     return bool(inside_a_run) and not path.exists()
 
 
 def find_checkpoint(path: AnyPath, which: str = "latest") -> Path:
-    """Return the folder of the "latest" or "best" checkpoint of a run, or of one checkpoint. Raises UserError."""
+    """Return the folder of the "latest" or "best" checkpoint of a run, or of one checkpoint. Raises
+    UserError.
+    """
     path = Path(path)
     if (path / "state.json").exists():
         return path
     folders = checkpoints(path)
     if not folders:
-        raise UserError(f"there is no checkpoint in {path}: train a model with `npgpt train --out-dir {path}`")
+        raise UserError(
+            f"there is no checkpoint in {path}: train a model with `npgpt train --out-dir {path}`"
+        )
     if which == "best":
         best_step = read_state(folders[-1])["best_step"]
         folders += [folder for folder in folders if step_of(folder) == best_step]
@@ -190,12 +212,9 @@ def read_checkpoint(
     if STEP_FOLDER.fullmatch(folder.name) and step_of(folder) != state["step"]:
         raise UserError(f"{folder / 'state.json'} is of step {state['step']}: {DAMAGED}")
     for name, expected in state["sha256"].items():
-        try:
-            same = digest(folder / name) == expected
-        except OSError:
-            same = False
-        if not same:
-            raise UserError(f"{folder / name} is missing or not the file that was saved: {DAMAGED}")
+        path = folder / name
+        if not path.exists() or digest(path) != expected:
+            raise UserError(f"{path} is missing or not the file that was saved: {DAMAGED}")
     config = read_config(folder / "config.json", block)
     if tokenizer is None:
         tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
@@ -205,18 +224,27 @@ def read_checkpoint(
 
 
 def read_state(folder: Path) -> dict:
-    """Return the dict in state.json of a checkpoint. Raises UserError if a field but one of "options" is wrong."""
+    """Return the dict in state.json of a checkpoint. Raises UserError if a field but one of
+    "options" is wrong.
+    """
     path = folder / "state.json"
     try:
         state = read_json(path)
     except (OSError, UserError) as error:
         raise UserError(f"{path} cannot be read ({error}): {DAMAGED}") from None
     match state:
-        case {"format": version, "step": int(step), "best_step": int(best_step), "best_loss": best_loss,
-              "threads": int(threads), "options": dict(), "corpus": {"name": str(), "fingerprint": str()},
-              "sha256": dict(sha256)} if version == FORMAT:
+        case {
+            "format": version,
+            "step": int(step),
+            "best_step": int(best_step),
+            "best_loss": best_loss,
+            "threads": int(threads),
+            "options": dict(),
+            "corpus": {"name": str(), "fingerprint": str()},
+            "sha256": dict(sha256),
+        } if version == FORMAT and sha256.keys() == FILES - {"state.json"}:  # only these are read
             in_range = 0 <= step <= MOST and 0 <= best_step <= MOST and 1 <= threads <= MOST_THREADS
-            if in_range and is_real(best_loss) and sha256.keys() == FILES - {"state.json"}:     # only these are read
+            if in_range and is_real(best_loss):
                 return state
     raise UserError(f"{path} is from another version of npgpt, or {DAMAGED}")
 
@@ -235,18 +263,21 @@ def save_tensors(path, arrays):
 
 def read_tensors(path, arrays):
     """Copy the tensors of a safetensors file into the arrays of a mapping name -> array."""
-    file = TensorFile(path)
-    shapes = {name: array.shape for name, array in arrays.items()}
-    check_tensors(shapes, {name: (file, name) for name in file.shapes}, path)
+    stored = open_tensors(path)
+    check_tensors({name: array.shape for name, array in arrays.items()}, stored, path)
     for name, array in arrays.items():
-        file.read_into(name, array)
+        stored[name].read_into(array)
 
 
 def step_folders(out_dir: AnyPath, pattern: re.Pattern = STEP_FOLDER) -> list[Path]:
-    """Return the checkpoints of a run, oldest first. A folder without state.json is not a checkpoint."""
-    paths = Path(out_dir).glob("*") if os.path.isdir(out_dir) else ()     # a null byte: False
-    return sorted((path for path in paths
-                   if pattern.fullmatch(path.name) and (path / "state.json").exists()), key=step_of)
+    """Return the checkpoints of a run, oldest first. A folder without state.json is not a
+    checkpoint.
+    """
+    paths = Path(out_dir).glob("*") if os.path.isdir(out_dir) else ()  # a null byte: False
+    return sorted(
+        (path for path in paths if pattern.fullmatch(path.name) and (path / "state.json").exists()),
+        key=step_of,
+    )
 
 
 def checkpoints(out_dir: AnyPath) -> list[Path]:
@@ -264,10 +295,13 @@ def step_of(folder):
 def rename_to_delete(folder, mark):
     """Rename the folder of a checkpoint, to be deleted.
 
-    If other files than a checkpoint's are in it, or it is a link, name it step-00000250-kept-…, which is never deleted.
+    If other files than a checkpoint's are in it, or it is a link, name it step-00000250-kept-…,
+    which is never deleted.
     """
-    ours = is_folder(folder) and {path.name for path in folder.iterdir()} == FILES
-    os.rename(folder, folder.with_name(f".old-{mark}-{folder.name}" if ours else f"{folder.name}-kept-{mark}"))
+    name = f"{folder.name}-kept-{mark}"
+    if is_folder(folder) and {path.name for path in folder.iterdir()} == FILES:
+        name = f".old-{mark}-{folder.name}"
+    os.rename(folder, folder.with_name(name))
 
 
 def keep_only(out_dir, steps):
@@ -281,8 +315,8 @@ def keep_only(out_dir, steps):
 def tidy(out_dir):
     """Delete folders that a kill left half written or half deleted. The caller holds the lock.
 
-    If a kill during --overwrite came before the new checkpoint was renamed, rename the old run back. Both carry the
-    same mark in their names.
+    If a kill during --overwrite came before the new checkpoint was renamed, rename the old run
+    back. Both carry the same mark in their names.
     """
     names = os.listdir(out_dir)
     for old in filter(None, map(OLD.fullmatch, names)):
@@ -294,7 +328,8 @@ def tidy(out_dir):
 
 
 def fingerprint(*splits):
-    """Return a SHA-256 of the lengths, dtypes, and first and last million tokens of splits, any of which may be None.
+    """Return a SHA-256 of the lengths, dtypes, and first and last million tokens of splits, any of
+    which may be None.
 
     What is masked is included. The digest is stored in state.json, so it must not change: ids that
     fit count as uint16, which they were in earlier versions.

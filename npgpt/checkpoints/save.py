@@ -33,27 +33,27 @@ def save_model(
     """
     config = params.config
     folder = Path(folder)
-    if dtype is None and isinstance(tokenizer, str) and tokenizer in NAMES:
-        tokenizer, dtype = None, tokenizer      # as in earlier versions
-    dtype = str(params.dtype) if dtype is None else dtype
+    dtype = dtype or str(params.dtype)
     check_choice("dtype", dtype, NAMES)
     if tokenizer is not None:
         tokenizer = given_tokenizer(tokenizer, config.vocab_size)
     if checkpoints(folder) or (folder / "state.json").exists():
         raise UserError(f"{folder} is a run, which `load` reads instead: save in another folder")
     if not any(config.block.texts.values()):
-        raise UserError(f"the source of {config.block} cannot be read, and `load` compares it: "
-                        "define the block in a file")
+        raise UserError(
+            f"the source of {config.block} cannot be read, and `load` compares it: "
+            "define the block in a file"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     stored_config = config
     if unsupported_by_transformers(config) is None:
         stored_config = dataclasses.replace(config, bias=True, qkv_bias=True, mlp_bias=True)
     tensors = {}
     for name, shape in parameter_shapes(stored_config).items():
-        stored = name if name.startswith("lm_head") else f"transformer.{name}"
-        with on_device_of(params.flat):
-            value = params[name] if name in params else np.zeros(shape, dtype)
-            tensors[stored] = as_floats(name, value, dtype, library_of(value))
+        prefix = "" if name.startswith("lm_head") else "transformer."
+        value = params.get(name, np.zeros(shape, dtype))
+        with on_device_of(value):
+            tensors[prefix + name] = as_floats(name, value, dtype, library_of(value))
     with atomic_writer(folder / "model.safetensors") as file:
         write_tensors(file, tensors)
     write_json(folder / "config.json", config_to_fields(config, dtype), indent=2)

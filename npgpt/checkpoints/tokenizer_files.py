@@ -16,7 +16,7 @@ from npgpt.data.tokenizers import (
     save_tokenizer,
 )
 from npgpt.errors import UserError, say_once
-from npgpt.files import parsed, read_bytes, read_json, write_json
+from npgpt.files import read_bytes, read_json, write_json
 
 FILES = (
     "tokenizer.json",
@@ -26,10 +26,10 @@ FILES = (
     "vocab.json",
     "merges.txt",
 )
-GPT2_SHA256 = "d87e6c52eb5ed462a6b806fdea23a777afd8e5ccef882a07bf7d4cb2dff5c1cf"    # of is_gpt2
+GPT2_SHA256 = "d87e6c52eb5ed462a6b806fdea23a777afd8e5ccef882a07bf7d4cb2dff5c1cf"  # of is_gpt2
 END = "<|endoftext|>"
-BEGIN_OF_TEXT = ("<s>", "<bos>", "[BOS]", "[CLS]", END)        # the first one counts
-FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")       # of an added token
+BEGIN_OF_TEXT = ("<s>", "<bos>", "[BOS]", "[CLS]", END)  # the first one counts
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
 
 # How byte-level tokens spell a byte: a printable one is itself, the others are from U+0100 on.
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -81,15 +81,20 @@ def read_description(folder: Path) -> dict | None:
     vocab = read_dict(path)
     merges = folder / "merges.txt"
     try:
-        data = read_bytes(merges, MOST_TOKENIZER_BYTES)
-        text = parsed(merges, "UTF-8", lambda data: data.decode("utf-8-sig"), data)
+        text = read_bytes(merges, MOST_TOKENIZER_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{merges} is not UTF-8 ({error})") from None
     except OSError as error:
         raise UserError(f"{merges} cannot be read ({error}): copy it there") from None
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
     config = read_dict(folder / "tokenizer_config.json")
-    return bpe(vocab, pairs, byte_level(config.get("add_prefix_space") is True),
-               added_tokens(folder, config, vocab))
+    return bpe(
+        vocab,
+        pairs,
+        byte_level(config.get("add_prefix_space") is True),
+        added_tokens(folder, config, vocab),
+    )
 
 
 def read_dict(path):
@@ -191,8 +196,10 @@ def is_gpt2(description: dict) -> bool:
             post["type"] != "ByteLevel" and post["special_tokens"] != {},
             description["decoder"]["type"] != "ByteLevel",
             any(token["content"] != END for token in description["added_tokens"]),
-            *map(model.get, ("dropout", "continuing_subword_prefix", "end_of_word_suffix",
-                             "ignore_merges")),
+            *map(
+                model.get,
+                ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"),
+            ),
         )
         tokens = sorted(model["vocab"].items(), key=lambda item: str(item[1]).zfill(5))
         merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
@@ -220,7 +227,8 @@ def describe(tokenizer: Tokenizer) -> dict:
             ranks = tokenizer._encoding._mergeable_ranks
             vocab = {spelled(token): rank for token, rank in ranks.items()}
             longer = sorted((token for token in ranks if len(token) > 1), key=ranks.__getitem__)
-            merges = [[spelled(part) for part in last_merge(token, ranks)] for token in longer]
+            pairs = [last_merge(token, ranks) for token in longer]
+            merges = [[spelled(left), spelled(right)] for left, right in pairs]
             vocab[END] = GPT2Tokenizer.eos_token_id
             end = {"id": vocab[END], "content": END, "special": True}
             return bpe(vocab, merges, byte_level(), [{**dict.fromkeys(FLAGS, False), **end}])
@@ -274,10 +282,14 @@ def write_tokenizer(
 
 def transformers_config(tokenizer, description, block_size):
     """Return the contents of a tokenizer_config.json beside a tokenizer.json."""
-    special = [token["content"] for token in description.get("added_tokens") or ()
-               if token.get("special")]
-    tokens = {"bos_token": BEGIN_OF_TEXT, "eos_token": [END],
-              "unk_token": [description["model"].get("unk_token")]}
+    special = [
+        token["content"] for token in description.get("added_tokens") or () if token.get("special")
+    ]
+    tokens = {
+        "bos_token": BEGIN_OF_TEXT,
+        "eos_token": [END],
+        "unk_token": [description["model"].get("unk_token")],
+    }
     found = {key: [*filter(special.__contains__, tokens[key]), None][0] for key in tokens}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -17,15 +17,23 @@ EXAMPLES = """examples:
 
 def add_arguments(parser):
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    prepared = actions.add_parser("prepare", help="write a corpus as token files, train.bin and val.bin",
-                                  epilog=EXAMPLES)
+    prepared = actions.add_parser(
+        "prepare", help="write a corpus as token files, train.bin and val.bin", epilog=EXAMPLES
+    )
     prepared.add_argument("corpus", help="tinyshakespeare, pydocs, or a UTF-8 text file")
-    prepared.add_argument("--tokenizer", default="gpt2",
-                          help="char, byte, gpt2 (the default, as in nanoGPT; npgpt train takes char for a text) or "
-                               "hf:PATH_OR_ID")
+    prepared.add_argument(
+        "--tokenizer",
+        default="gpt2",
+        help="char, byte, gpt2 (the default, as in nanoGPT; npgpt train takes char for a text) or "
+        "hf:PATH_OR_ID",
+    )
     prepared.add_argument("--out", required=True, help="the folder to write")
-    prepared.add_argument("--val-fraction", type=float, default=0.1,
-                          help="share of the text, at its end, for validation; by default 0.1; 0: none")
+    prepared.add_argument(
+        "--val-fraction",
+        type=float,
+        default=0.1,
+        help="share of the text, at its end, for validation; by default 0.1; 0: none",
+    )
     prepared.add_argument(
         "--documents",
         nargs="?",
@@ -40,7 +48,7 @@ def add_arguments(parser):
     add_quiet_argument(prepared)
 
 
-def run(args):
+def run_data(args):
     check_path("--out", args.out)
     corpus = open_corpus(args.corpus, args.data_dir)
     if args.documents is not None and corpus.text is not None:

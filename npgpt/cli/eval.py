@@ -20,18 +20,29 @@ from npgpt.training.evaluation import evaluate_split
 
 def add_arguments(parser):
     add_model_argument(parser)
-    parser.add_argument("--corpus", help="by default the one that the model was trained on, else TinyShakespeare")
-    parser.add_argument("--split", choices=("train", "val", "all"),
-                        help="part of the corpus; by default val for a run of npgpt, all for other models")
-    parser.add_argument("--stride", type=int,
-                        help="overlapping windows, each N tokens after the last: slower, with more context")
-    add_json_argument(parser, "model, split, tokens (how many are predicted), loss (nats per "
-                              "token), perplexity and bits_per_byte, which may be null")
+    parser.add_argument(
+        "--corpus", help="by default the one that the model was trained on, else TinyShakespeare"
+    )
+    parser.add_argument(
+        "--split",
+        choices=("train", "val", "all"),
+        help="part of the corpus; by default val for a run of npgpt, all for other models",
+    )
+    parser.add_argument(
+        "--stride",
+        type=int,
+        help="overlapping windows, each N tokens after the last: slower, with more context",
+    )
+    add_json_argument(
+        parser,
+        "model, split, tokens (how many are predicted), loss (nats per "
+        "token), perplexity and bits_per_byte, which may be null",
+    )
     add_special_argument(parser)
     add_data_dir_argument(parser)
 
 
-def run(args):
+def run_eval(args):
     loaded = load_given_model(args)
     split = args.split or ("val" if loaded.checkpoint else "all")
     if loaded.checkpoint and args.corpus is None:
@@ -50,11 +61,17 @@ def run(args):
     loss, n = evaluate_split(loaded.model, tokens, args.stride)
     if not math.isfinite(loss):
         raise UserError(f"the loss of {loaded.folder} on this text is {loss}: choose another model")
-    perplexity = math.exp(loss) if loss < 709.0 else math.inf       # exp(710) overflows
+    perplexity = float(np.exp(loss))  # infinite if the loss is above 709
     bits, reason = bits_per_byte(loss * n, loaded.tokenizer, tokens)
     if args.json:
-        print_json(model=str(loaded.folder), split=split, tokens=n, loss=loss,
-                   perplexity=perplexity, bits_per_byte=bits)
+        print_json(
+            model=str(loaded.folder),
+            split=split,
+            tokens=n,
+            loss=loss,
+            perplexity=perplexity,
+            bits_per_byte=bits,
+        )
         return
     print(f"{loaded.folder}, {split}: {n:,} tokens predicted")
     print(f"loss           {loss:.4f} nats per token")
@@ -69,7 +86,7 @@ def bits_per_byte(nats, tokenizer, tokens):
     """
     try:
         n_bytes = tokenizer.count_bytes(tokens)
-        n_bytes -= tokenizer.count_bytes(tokens[:1])        # the first is not predicted
+        n_bytes -= tokenizer.count_bytes(tokens[:1])  # the first is not predicted
     except UserError as error:
         return None, str(error)
     if not n_bytes:

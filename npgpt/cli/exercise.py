@@ -21,7 +21,14 @@ from npgpt.cli.arguments import add_quiet_argument
 from npgpt.errors import UserError, one_line
 from npgpt.files import write_atomically
 from npgpt.study.exercises.bugs import bug_layers
-from npgpt.study.exercises.exercise import FOLDER, Step, forward_remark, levels_of, read_exercise, read_title
+from npgpt.study.exercises.exercise import (
+    FOLDER,
+    Step,
+    forward_remark,
+    levels_of,
+    read_exercise,
+    read_title,
+)
 from npgpt.study.exercises.path import CORE, MORE, write_step
 from npgpt.study.exercises.progress import Progress, folder_here
 from npgpt.study.gradcheck.check import first_wrong
@@ -31,11 +38,13 @@ from npgpt.study.judge.hints import next_hint, why
 from npgpt.study.judge.judge import new_seed
 from npgpt.study.judge.report import hunt_text, report_text
 from npgpt.study.lessons.own_state import is_generator
-from npgpt.study.lessons.table import LESSONS, file_and_name, is_file, lesson_named
+from npgpt.study.lessons.table import LESSONS, chosen_lessons, file_and_name, is_file, lesson_named
 
 COLUMNS = ["long way", "level 1", "level 2", "level 3"]
-CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a backward: (loss(v + h) - loss(v - h)) / 2h "
-                      "for one entry v and a small h.")
+CENTRAL_DIFFERENCE = (
+    "The central difference measures a gradient without a backward: "
+    "(loss(v + h) - loss(v - h)) / 2h for one entry v and a small h."
+)
 
 
 def add_arguments(parser):
@@ -43,10 +52,16 @@ def add_arguments(parser):
     forms = "LAYER | my_layer.py | check | bug | grade"
     actions = parser.add_subparsers(dest="layer", metavar=forms)
     first, *others = LESSONS
-    write = actions.add_parser(first, aliases=others, prog="npgpt exercise LAYER",
-                               help="write an exercise on the backward of one of these layers")
+    write = actions.add_parser(
+        first,
+        aliases=others,
+        prog="npgpt exercise LAYER",
+        help="write an exercise on the backward of one of these layers",
+    )
     write.set_defaults(action=write_level)
-    own = actions.add_parser("file", help="write exercises on the layers in a file: npgpt exercise my_layer.py")
+    own = actions.add_parser(
+        "file", help="write exercises on the layers in a file: npgpt exercise my_layer.py"
+    )
     # `npgpt exercise my_layer.py` is `npgpt exercise file my_layer.py`
     own.set_defaults(action=write_own)
     own.add_argument(
@@ -61,33 +76,57 @@ def add_arguments(parser):
     )
     add_input_argument(own)
     for each in (write, own):
-        each.add_argument("--level", metavar="N", help="1: one line (the default), 2: some lines, 3: all; long: each "
-                          "gradient that a fused one skips; 'step 1': the first of them")
+        each.add_argument(
+            "--level",
+            metavar="N",
+            help="1: one line (the default), 2: some lines, 3: all; long: each "
+            "gradient that a fused one skips; 'step 1': the first of them",
+        )
 
     bug = actions.add_parser("bug", help="plant a bug to be found")
     bug.set_defaults(action=write_bug)
-    bug.add_argument("layer", nargs="?", choices=bug_layers(), metavar="LAYER", help="by default any")
+    bug.add_argument(
+        "layer", nargs="?", choices=bug_layers(), metavar="LAYER", help="by default any"
+    )
     bug.add_argument("--seed", type=int, metavar="N", help="which bug; by default any")
     for each in (write, own, bug):
-        each.add_argument("--out", metavar="FILE", help=f"the file to write; by default one in {FOLDER}")
+        each.add_argument(
+            "--out", metavar="FILE", help=f"the file to write; by default one in {FOLDER}"
+        )
 
     check = actions.add_parser("check", help="check a solution, or ask for a hint")
     check.set_defaults(action=check_file)
     check.add_argument("file", metavar="FILE")
-    check.add_argument("--hint", action="store_true", help="what is wrong, the rule, the formula, "
-                       "at last the line: one hint a call")
+    check.add_argument(
+        "--hint",
+        action="store_true",
+        help="what is wrong, the rule, the formula, at last the line: one hint a call",
+    )
 
-    class_ = actions.add_parser("grade", help="check the exercises of a class", description=(
-        "Check all exercise files of a class in the same random cases, one after another, each in "
-        "a process of its own. That is no sandbox: grade in a container without network, not as "
-        "root."))
+    class_ = actions.add_parser(
+        "grade",
+        help="check the exercises of a class",
+        description="Check all exercise files of a class in the same random cases, one after "
+        "another, each in a process of its own. That is no sandbox: grade in a container without "
+        "network, not as root.",
+    )
     class_.set_defaults(action=grade_class)
-    class_.add_argument("folder", metavar="FOLDER", help="holds a folder for each student, or is that of one")
-    class_.add_argument("--out", metavar="grades.csv", help="also write a row for each student and exercise")
-    class_.add_argument("--json", metavar="results.json", help="also write what an autograder of Gradescope's writes")
+    class_.add_argument(
+        "folder", metavar="FOLDER", help="holds a folder for each student, or is that of one"
+    )
+    class_.add_argument(
+        "--out", metavar="grades.csv", help="also write a row for each student and exercise"
+    )
+    class_.add_argument(
+        "--json",
+        metavar="results.json",
+        help="also write what an autograder of Gradescope's writes",
+    )
     add_quiet_argument(class_)
     for each in (check, class_):
-        each.add_argument("--seed", type=int, metavar="N", help="repeat the random cases of another check")
+        each.add_argument(
+            "--seed", type=int, metavar="N", help="repeat the random cases of another check"
+        )
         add_time_limit_argument(each)
 
 
@@ -97,8 +136,13 @@ def positive_seconds(text):
 
 
 def add_time_limit_argument(parser):
-    parser.add_argument("--time-limit", type=positive_seconds, default=TIME_LIMIT, metavar="SECONDS",
-                        help=f"how long a solution may run; by default {TIME_LIMIT:g}")
+    parser.add_argument(
+        "--time-limit",
+        type=positive_seconds,
+        default=TIME_LIMIT,
+        metavar="SECONDS",
+        help=f"how long a solution may run; by default {TIME_LIMIT:g}",
+    )
 
 
 def add_input_argument(parser):
@@ -109,12 +153,11 @@ def add_input_argument(parser):
         metavar="NAME=SHAPE",
         help="of your file: x=4,5,6 for a shape, n=4, for that of one axis, y=4:0..9 for integers "
         "below 9, t=4,9:onehot for labels, p=4,5:0.1..0.9 for numbers in a range, "
-        "mask=4,5:constant for what has no gradient, "
-        "heads=2 or eps=1e-5 for a value",
+        "mask=4,5:constant for what has no gradient, heads=2 or eps=1e-5 for a value",
     )
 
 
-def run(args):
+def run_exercise(args):
     return 1 if args.action(args) is False else 0
 
 
@@ -122,10 +165,13 @@ def list_exercises(args):
     progress = Progress(folder_here())
     row = "{:<15} {:<22}{:<22}{:<22}{:<22}{}"
     print(row.format("layer", *COLUMNS, "bugs found"))
+    solved = [name for name, entry in progress.entries.items() if "solved" in entry]
     for layer in LESSONS:
-        cells = [status(progress.entry(f"{layer} {level}")) * (level in levels_of(layer))
-                 for level in COLUMNS]
-        bugs = sum("solved" in entry for name, entry in progress.entries.items() if name.startswith(f"{layer} bug "))
+        cells = [
+            status(progress.entry(f"{layer} {level}")) * (level in levels_of(layer))
+            for level in COLUMNS
+        ]
+        bugs = sum(name.startswith(f"{layer} bug ") for name in solved)
         print(row.format(layer, *cells, bugs or "-"))
     print(f"\nnpgpt learn leads through {len(CORE)} of them, and has {len(MORE)} to practise")
 
@@ -141,11 +187,11 @@ def write_level(args):
     """Write the exercise file of a layer and a level, by default the lowest."""
     levels = levels_of(args.layer)
     level = args.level or next(each for each in levels if each.startswith("level"))[-1]
-    step = Step(args.layer, {"long": "long way"}.get(level) or (
-        level if level.startswith("step") else f"level {level}"))
-    if step.what not in levels:
+    names = {"long": "long way", **{each.removeprefix("level "): each for each in levels}}
+    what = names.get(level)
+    if what not in levels:
         raise UserError(f"--level {level}: {args.layer} has {', '.join(levels)}")
-    path = write_exercise(step, args.out)
+    path = write_exercise(Step(args.layer, what), args.out)
     print(f"{path}: replace each `...` with code; then: npgpt exercise check {path}")
 
 
@@ -159,7 +205,8 @@ def write_exercise(step, out):
 def write_own(args):
     pairs = own_pairs(args.file, args.name, args.input, right=True)
     if args.out and len(pairs) > 1:
-        raise UserError(f"--out is one file: name one of {', '.join(each.name for each in pairs)} after {args.file}")
+        names = ", ".join(each.name for each in pairs)
+        raise UserError(f"--out is one file: name one of {names} after {args.file}")
     for pair in pairs:
         if kept := [name for name, each in pair.world.saved.items() if not is_generator(each)]:
             raise UserError(
@@ -172,27 +219,32 @@ def write_own(args):
 def own_pairs(target, names=(), given=(), right=False):
     """Return the layers of a file, or the one that is named, as lessons. given: texts of --input.
 
-    The file is checked in a process with limits before it runs in this one. Raises UserError as `check_layer` does, if
-    there is no pair, and with `right` also if a gradient is wrong.
+    The file is checked in a process with limits before it runs in this one. Raises UserError as
+    `check_layer` does, if there is no pair, and with `right` also if a gradient is wrong.
     """
     file, what = file_and_name(target)
     layers = check_layer(file, " ".join(filter(None, [what, *names])), given).layers
+    command = f"npgpt gradcheck {shlex.quote(target)}"
     wrong = first_wrong([each for layer in layers for each in layer.lines])
     if wrong and right:
         line = f", line {wrong.backward_line}" if wrong.backward_line else ""
-        raise UserError(f"{file}{line}: d{wrong.variable} is not right: see "
-                        f"npgpt gradcheck {shlex.quote(target)}")
+        raise UserError(f"{file}{line}: d{wrong.variable} is not right: see {command}")
     pairs = [lesson_named(each.key) for each in layers if each.key]
     if not pairs:
-        raise UserError(
-            f"{file}: nothing could be checked: see npgpt gradcheck {shlex.quote(target)}"
-        )
+        raise UserError(f"{file}: nothing could be checked: see {command}")
     found = [each for each in pairs if not each.is_one_function]
     if not found:
         name = pairs[0].name
-        raise UserError(f"{file}: {name} is one function: a pair {name}_forward and "
-                        f"{name}_backward is needed here")
+        needed = f"a pair {name}_forward and {name}_backward is needed here"
+        raise UserError(f"{file}: {name} is one function: {needed}")
     return found
+
+
+def lessons_of(args, right=False):
+    """Return the lessons of a file or a name. right: raise UserError if a gradient is wrong."""
+    if is_file(args.layer):
+        return own_pairs(args.layer, (), args.input, right)
+    return chosen_lessons(args.layer)
 
 
 def write_bug(args):
@@ -200,8 +252,10 @@ def write_bug(args):
     check_whole("--seed", number)
     step = Step(args.layer or bug_layers()[number % len(bug_layers())], f"bug {number}")
     path = write_exercise(step, args.out)
-    print(f"{path}: one line of {step.lesson.backward.__name__} is wrong: correct it; then: "
-          f"npgpt exercise check {path}")
+    print(
+        f"{path}: one line of {step.lesson.backward.__name__} is wrong: correct it; then: "
+        f"npgpt exercise check {path}"
+    )
 
 
 def check_file(args):
@@ -221,17 +275,19 @@ def check_file(args):
     if report.is_measured and not any("solved" in entry for entry in progress.entries.values()):
         print(CENTRAL_DIFFERENCE)
     if not report.right:
-        seed = f" --seed {report.seed}" if report.case else ""      # other cases may all be right
+        seed = f" --seed {report.seed}" if report.case else ""  # other cases may all be right
         print(f"for a hint: npgpt exercise check {exercise.path} --hint{seed}")
     return report.right
 
 
 def judged(exercise, progress, seconds, seed=None):
-    """Judge an exercise and note it in the progress. Return the report, and the text that says what it means."""
+    """Judge an exercise and note it in the progress. Return the report, and its text."""
     report = run_child(exercise, seconds, seed)
     progress.tried(exercise.name, report.right)
     title = f"{exercise.path}: {exercise.name}"
-    text = hunt_text(report, title) if exercise.is_bug else report_text(report, title, with_mistakes=False)
+    text = report_text(report, title, with_mistakes=False)
+    if exercise.is_bug:
+        text = hunt_text(report, title)
     said = why(exercise) if report.right else None
     return report, "\n".join(filter(None, [text, said, forward_remark(exercise)]))
 
@@ -261,7 +317,8 @@ def class_table(rows):
     """Return the lines of a table: students by exercises, and how many of them are right."""
     table = {"": [*dict.fromkeys(row.exercise for row in rows)]}
     for row in rows:
-        shown = {"missing": "-", "wrong": f"wrong {row.line or ''}".rstrip()}.get(row.verdict, row.verdict)
+        verdicts = {"missing": "-", "wrong": f"wrong {row.line or ''}".rstrip()}
+        shown = verdicts.get(row.verdict, row.verdict)
         table.setdefault(row.student, []).append(shown)
     lines = [[student, *cells, str(cells.count("right"))] for student, cells in table.items()]
     lines[0][-1] = "right"
@@ -280,6 +337,10 @@ def autograder_test(row, is_class):
     is_right = row.verdict == "right"
     line = row.line and f"line {row.line}"
     said = filter(None, [row.verdict, line, row.gradient, row.mistake, *row.remarks])
-    return {"name": f"{row.student}: {row.exercise}" if is_class else row.exercise,
-            "score": int(is_right), "max_score": 1,
-            "status": "passed" if is_right else "failed", "output": ", ".join(said)}
+    return {
+        "name": f"{row.student}: {row.exercise}" if is_class else row.exercise,
+        "score": int(is_right),
+        "max_score": 1,
+        "status": "passed" if is_right else "failed",
+        "output": ", ".join(said),
+    }

@@ -19,14 +19,15 @@ def add_arguments(parser):
     )
 
 
-def run(args):
+def run_export(args):
     check_path("--out", args.out)
     with new_folder(args.out) as folder:
         loaded = load_given_model(args)
         config = loaded.model.config
         if field := unsupported_by_transformers(config):
-            raise UserError(f"{field}={getattr(config, field)} has no counterpart in "
-                            "transformers' GPT-2")
+            raise UserError(
+                f"{field}={getattr(config, field)} has no counterpart in transformers' GPT-2"
+            )
         loaded.model.save_pretrained(folder, dtype=args.dtype)
         write_tokenizer(loaded.tokenizer, folder, config.block_size, loaded.folder)
     remark(

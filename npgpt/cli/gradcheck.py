@@ -6,7 +6,7 @@ returns one for each input. Or classes, "my_layer.py:RMSNorm(6)" with arguments 
 by their shapes (W=6 5): forward(self, x) keeps what backward(self, dy) needs in self, and the
 gradient of a weight self.w is an attribute dw, a local variable, or in a dict grads. Or a function
 x_loss that returns the loss and its gradients. Without a name all are checked, or listed with what
-they need. What the inputs are is said by --input, or in the file by a dict
+they need. Declare inputs with --input, or in the file with a dict
 LESSON = {"x": "N D", "w": "D M", "y": "N: 0..M"}.
 The gradient of a variable v is found as dv, d_v, grad_v, v_grad, dL_dv or delta_v. A block (see
 npgpt train --block) is checked as a whole, by the name block. The code runs in a process with
@@ -29,8 +29,8 @@ from npgpt.study.judge.child import check_layer
 from npgpt.study.lessons.setting import PLAIN, Setting
 from npgpt.study.lessons.table import chosen_lessons, file_and_name
 
-EXACT = Setting(step=1e-20)     # also the difference of lesson 0 has 40 digits then
-FULL = 30                       # digits of a gradient in whose line no constant is rounded
+EXACT = Setting(step=1e-20)  # also the difference of lesson 0 has 40 digits then
+FULL = 30  # digits of a gradient in whose line no constant is rounded
 
 
 def add_arguments(parser):
@@ -54,7 +54,7 @@ def add_arguments(parser):
     add_quiet_argument(parser)
 
 
-def run(args):
+def run_gradcheck(args):
     file, what = file_and_name(args.layer)
     answer = None
     if file:
@@ -76,11 +76,8 @@ def run(args):
     if answer and answer.left:
         print(f"\nnot checked in {file}:", *answer.left, sep="\n  npgpt gradcheck ")
     if answer and (answer.failed or not found):
-        raise UserError(
-            f"{file}: not all of it could be checked"
-            if found
-            else f"{file}: nothing could be checked: say what the inputs are, as in --input x=4,5"
-        )
+        what = "nothing could be checked: declare the inputs, as in --input x=4,5"
+        raise UserError(f"{file}: {'not all of it could be checked' if found else what}")
     return not all(one.right for one in found)
 
 
@@ -89,10 +86,10 @@ def checked_lessons(name):
     found = []
     for lesson in chosen_lessons(name, EXACT if importlib.util.find_spec("mpmath") else PLAIN):
         try:
-            checks, said = best_check(lesson)
+            checks, _, said = best_check(lesson)
         except ImportError:
             raise UserError(f'{lesson.name} needs SciPy: pip install "npgpt[study]"') from None
-        except Exception as error:      # an edited line
+        except Exception as error:  # an edited line
             file = inspect.getsourcefile(lesson.backward)
             line = raised_at(error, file)
             place = f" ({os.path.basename(file)}, line {line})" if line else ""
@@ -111,7 +108,10 @@ def print_summary(checks):
         f"their own dv, {count[FUSED] + count[UNNAMED]} {words}, {count[CONSTANT]} constant, "
         f"{count[WRONG]} wrong"
     )
-    print(f"{len(inputs)} inputs and parameters, {sum(each.verdict == WRONG for each in inputs)} wrong")
+    print(
+        f"{len(inputs)} inputs and parameters, {sum(each.verdict == WRONG for each in inputs)} "
+        "wrong"
+    )
     right = [each for each in checks if each.verdict in (OK, ROUNDED)]
     if any(each.verdict == WRONG for each in checks):
         return
@@ -122,4 +122,5 @@ def print_summary(checks):
         but = f", but for {rounded} that a rounded number in the code limits to {min(found)}"
         print(f"right to {min(exact)} digits or more{but if rounded else ''}")
     elif right:
-        print(f"largest relative error {max(each.relative for each in right):.1e} to the central differences")
+        largest = max(each.relative for each in right)
+        print(f"largest relative error {largest:.1e} to the central differences")

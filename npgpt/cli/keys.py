@@ -1,8 +1,8 @@
-"""Read single keys from a terminal, without Enter and without echo, and restore the terminal at the end.
+"""Read single keys from a terminal, without Enter and without echo.
 
-`with single_keys() as read`: read(seconds) returns the next key in lower case, or None if none is pressed in that time.
-An arrow key, a function key, Escape or Alt with a key is `OTHER`. At the end of the input it returns "q". Ctrl-C raises
-KeyboardInterrupt.
+`with single_keys() as read`: read(seconds) returns the next key in lower case, or None if none is
+pressed in that time. An arrow key, a function key, Escape or Alt with a key is `OTHER`. At the end
+of the input it returns "q". Ctrl-C raises KeyboardInterrupt.
 """
 
 import contextlib
@@ -13,10 +13,11 @@ import signal
 import sys
 import time
 
-REDRAW = "redraw"       # instead of a key: the process continues after Ctrl-Z, and must draw the screen again
+# instead of a key: the process continues after Ctrl-Z, and must draw the screen again
+REDRAW = "redraw"
 ENTER = "\n"
-OTHER = "\x1b"          # any key that sends an escape sequence
-ESCAPE = re.compile(r"\x1b(\[[0-?]*[@-~]|O.|.)?")       # what an arrow key, a function key or Alt sends
+OTHER = "\x1b"  # any key that sends an escape sequence
+ESCAPE = re.compile(r"\x1b(\[[0-?]*[@-~]|O.|.)?")  # what an arrow key, a function key or Alt sends
 
 
 @contextlib.contextmanager
@@ -28,7 +29,7 @@ def unix_keys():
     before = termios.tcgetattr(terminal)
     waiting = []
 
-    def stop(*_):       # Ctrl-Z: the shell gets the terminal as it was
+    def stop(*_):  # Ctrl-Z: the shell gets the terminal as it was
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
         os.kill(os.getpid(), signal.SIGSTOP)
         tty.setcbreak(terminal, termios.TCSADRAIN)
@@ -39,7 +40,8 @@ def unix_keys():
             typed = os.read(terminal, 256)
             if not typed:
                 return "q"
-            waiting.extend(ESCAPE.sub(OTHER, typed.decode(errors="replace")).lower().replace("\r", ENTER))
+            text = ESCAPE.sub(OTHER, typed.decode(errors="replace"))
+            waiting.extend(text.lower().replace("\r", ENTER))
         return waiting.pop(0) if waiting else None
 
     ours = {signal.SIGTSTP: stop, signal.SIGTERM: lambda *_: sys.exit(128 + signal.SIGTERM)}
@@ -57,7 +59,7 @@ def unix_keys():
 def windows_keys():
     import msvcrt
 
-    os.system("")       # this makes the console understand escape codes
+    os.system("")  # this makes the console understand escape codes
 
     def read(seconds):
         deadline = time.monotonic() + seconds
@@ -66,7 +68,7 @@ def windows_keys():
                 return None
             time.sleep(0.02)
         key = msvcrt.getwch()
-        if key in ("\0", "\xe0"):       # an arrow or function key, in two parts
+        if key in ("\0", "\xe0"):  # an arrow or function key, in two parts
             msvcrt.getwch()
             return OTHER
         if key == "\x03":

@@ -1,7 +1,8 @@
 """Learn backprop: one exercise after the other, each checked whenever you save its file.
 
-It writes the next exercise's file and watches it. The verdict says where the first mistake is, and what shows it; what
-the mistake is comes with the hints. The next time it continues where you stopped. `npgpt exercise` does single steps.
+It writes the next exercise's file and watches it. The verdict says where the first mistake is, and
+what shows it; what the mistake is comes with the hints. The next time it continues where you
+stopped. `npgpt exercise` does single steps.
 """
 
 import contextlib
@@ -19,15 +20,7 @@ from npgpt.cli.screen import GREEN, REVERSE, UNBROKEN, pages, show, style
 from npgpt.errors import UserError, one_line
 from npgpt.study.exercises.exercise import FOLDER, Step, read_exercise, read_title
 from npgpt.study.exercises.mathematics import derivation_text
-from npgpt.study.exercises.path import (
-    CORE,
-    MORE,
-    WHOLE,
-    is_untouched,
-    reset,
-    unsolved,
-    write_step,
-)
+from npgpt.study.exercises.path import CORE, MORE, WHOLE, is_untouched, reset, unsolved, write_step
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.exercises.worked import worked
 from npgpt.study.gradcheck.verdicts import WRONG
@@ -35,13 +28,17 @@ from npgpt.study.judge.hints import answer, key_in_question, main_key, next_hint
 from npgpt.study.judge.report import Report
 from npgpt.study.lessons.table import LESSON_0
 
-POLL = 0.2          # seconds between two looks at the file
-SETTLING = 0.05     # seconds in which a file that an editor is writing changes again
-KEYS = ("h_hint  m_mathematics  w_worked_example  n_next  p_previous  NUMBER_Enter:_go_to_it  "
-        "l_list  r_reset  c_check  q_quit").replace("_", UNBROKEN)
-GRADIENT = ("dv is the gradient of v. It has the shape of v, and each entry says how fast the loss changes with that "
-            "entry of v: d(loss)/d(v).")
-BAR = 10            # characters
+POLL = 0.2  # seconds between two looks at the file
+SETTLING = 0.05  # seconds in which a file that an editor is writing changes again
+KEYS = (
+    "h_hint  m_mathematics  w_worked_example  n_next  p_previous  NUMBER_Enter:_go_to_it  "
+    "l_list  r_reset  c_check  q_quit"
+).replace("_", UNBROKEN)
+GRADIENT = (
+    "dv is the gradient of v. It has the shape of v, and each entry says how fast the loss changes "
+    "with that entry of v: d(loss)/d(v)."
+)
+BAR = 10  # characters
 DIGITS = [*"0123456789"]
 
 
@@ -51,17 +48,17 @@ class Session:
     folder: of the files. seconds: how long a solution may run. read_key: as in `keys`.
     """
 
-    step: Step | None = None            # the present one; None when all are solved
-    report: Report | None = None        # the verdict on its file as it was last saved
-    seen: tuple | None = None           # the state of the file that was last judged
-    explained = False                   # whether it was said what a central difference is
-    page = 0                            # of the mathematics, which is shown next
+    step: Step | None = None  # the present one; None when all are solved
+    report: Report | None = None  # the verdict on its file as it was last saved
+    seen: tuple | None = None  # the state of the file that was last judged
+    explained = False  # whether it was said what a central difference is
+    page = 0  # of the mathematics, which is shown next
 
     def __init__(self, folder, seconds, read_key):
         self.folder = folder
         self.seconds = seconds
         self.read_key = read_key
-        self.body = []                  # the paragraphs on the screen
+        self.body = []  # the paragraphs on the screen
 
     @property
     def progress(self):
@@ -77,16 +74,23 @@ class Session:
 
 
 def add_arguments(parser):
-    parser.add_argument("folder", nargs="?", default=FOLDER, metavar="FOLDER",
-                        help=f"where your files and progress.json are; by default {FOLDER}")
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        default=FOLDER,
+        metavar="FOLDER",
+        help=f"where your files and progress.json are; by default {FOLDER}",
+    )
     add_time_limit_argument(parser)
 
 
-def run(args):
-    Progress(args.folder)       # damaged: say so before anything is shown
+def run_learn(args):
+    Progress(args.folder)  # damaged: say so before anything is shown
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UserError("learn needs a terminal, to read single keys: without one use npgpt exercise (see "
-                        "npgpt exercise --help)")
+        raise UserError(
+            "learn needs a terminal, to read single keys: without one use npgpt exercise (see "
+            "npgpt exercise --help)"
+        )
     with contextlib.suppress(KeyboardInterrupt), single_keys() as read_key:
         learn(Session(Path(args.folder), args.time_limit, read_key))
 
@@ -115,7 +119,7 @@ def attempt(session, action):
         action(session)
     except OSError as error:
         session.body.append(one_line(f"{error.filename}: {error.strerror}"))
-    except (UserError, ImportError) as error:       # ImportError: a layer that needs SciPy
+    except (UserError, ImportError) as error:  # ImportError: a layer that needs SciPy
         session.body.append(one_line(error))
     draw_screen(session)
 
@@ -147,15 +151,14 @@ def go_back(session):
 
 
 def go_to(session, typed):
-    """Read the rest of a number, and go to the exercise that has it; a key that is no digit forgets it."""
+    """Read the rest of a number, and go to its exercise; a key that is no digit cancels."""
     while (key := ask(session, f"go to exercise {typed}_ (Enter)")) in DIGITS:
         typed += key
     if key != ENTER:
         return
-    numbered = dict(enumerate(WHOLE, 1))
-    if int(typed) not in numbered:
-        raise UserError(f"there is no exercise {typed}: their numbers are 1 to {len(numbered)}")
-    arrive(session, numbered[int(typed)])
+    if not 0 < int(typed) <= len(WHOLE):
+        raise UserError(f"there is no exercise {typed}: their numbers are 1 to {len(WHOLE)}")
+    arrive(session, WHOLE[int(typed) - 1])
 
 
 def ask(session, question):
@@ -169,16 +172,17 @@ def ask(session, question):
 
 
 def arrive(session, step):
-    """Open an exercise: write its file if there is none, and judge it if the learner has changed it."""
+    """Open an exercise: write its file if there is none, and judge it if it was changed."""
     session.step = step
     session.report = session.seen = None
     session.body = []
     if step is None:
         more = unsolved(session.progress)
-        said = f"All {len(CORE)} exercises of the core are solved." if more else \
-            f"All {len(WHOLE)} exercises are solved."
-        session.body = [f"{said} Now train GPT-2 with your own gradients:",
-                        f"    npgpt train --backward {session.folder}"]
+        which = f"{len(CORE)} exercises of the core" if more else f"{len(WHOLE)} exercises"
+        session.body = [
+            f"All {which} are solved. Now train GPT-2 with your own gradients:",
+            f"    npgpt train --backward {session.folder}",
+        ]
         session.body += [f"npgpt learn goes on with {len(more)} more to practise."] * bool(more)
         return
     if not os.path.lexists(session.file):
@@ -191,7 +195,7 @@ def arrive(session, step):
 
 
 def file_state(path):
-    """Return the time, size and inode of a file, of which a save changes at least one; None without a file."""
+    """Return what a save changes: time, size or inode of a file; None without a file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -200,7 +204,7 @@ def file_state(path):
 
 
 def judge_saved(session):
-    """Judge the file that was just saved, once it no longer changes: an editor may save in several steps."""
+    """Judge the file that was just saved, once the editor has ended writing it."""
     while session.seen != (now := file_state(session.file)):
         session.seen = now
         time.sleep(SETTLING)
@@ -214,14 +218,14 @@ def judge_afresh(session):
 
 
 def judge(session):
-    """Judge the file, and add the verdict to the screen, below what the learner's code has printed."""
+    """Judge the file, and add the verdict to the screen, below what the code has printed."""
     session.report = None
     print("checking ...", flush=True)
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            session.report, text = judged(session_exercise(session), session.progress,
-                                          session.seconds)
+            exercise = session_exercise(session)
+            session.report, text = judged(exercise, session.progress, session.seconds)
     finally:
         if said := printed.getvalue():
             session.body.append(said.rstrip())
@@ -234,7 +238,10 @@ def judge(session):
 
 
 def session_exercise(session):
-    """Return the present exercise as saved. Raises UserError if its first line is missing, or of another exercise."""
+    """Return the present exercise as saved.
+
+    Raises UserError if its first line is missing, or that of another exercise.
+    """
     try:
         found = read_title(session.file)
         if found != session.step:
@@ -246,7 +253,7 @@ def session_exercise(session):
 
 def give_hint(session):
     hint = next_hint(session_exercise(session), session.progress, session.seconds, session.report)
-    if hint not in session.body:        # the last one stays
+    if hint not in session.body:  # the last one stays
         session.body.append(hint)
 
 
@@ -271,8 +278,10 @@ def show_worked(session):
     lines = worked(session.step, key) if key else []
     if not lines:
         raise UserError("there is no worked example here")
-    session.body = ["The line with small arrays; the numbers are rounded to two digits.",
-                    "\n".join(lines)]
+    session.body = [
+        "The line with small arrays; the numbers are rounded to two digits.",
+        "\n".join(lines),
+    ]
 
 
 def line_in_question(session):
@@ -283,10 +292,10 @@ def line_in_question(session):
     if session.step.is_bug and not session.solved:
         return ""
     key = ""
-    with contextlib.suppress(UserError, OSError):       # of a file that is damaged or missing
+    with contextlib.suppress(UserError, OSError):  # of a file that is damaged or missing
         exercise = session_exercise(session)
         key = main_key(exercise) if session.solved else key_in_question(exercise, session.report)
-    if not key and session.report:      # the learner's steps are not the package's
+    if not key and session.report:  # the learner's steps are not the package's
         key = next((line.name for line in session.report.lines if line.verdict == WRONG), "")
     return key
 
@@ -316,9 +325,18 @@ def ask_reset(session):
     session.body = [task(session), f"{session.file} was reset{kept}"]
 
 
-ACTIONS = {"h": give_hint, "m": show_mathematics, "w": show_worked, "n": go_on, ENTER: go_on,
-           "p": go_back, "l": show_list, "r": ask_reset, "c": judge_afresh,
-           **{digit: functools.partial(go_to, typed=digit) for digit in DIGITS}}
+ACTIONS = {
+    "h": give_hint,
+    "m": show_mathematics,
+    "w": show_worked,
+    "n": go_on,
+    ENTER: go_on,
+    "p": go_back,
+    "l": show_list,
+    "r": ask_reset,
+    "c": judge_afresh,
+    **{digit: functools.partial(go_to, typed=digit) for digit in DIGITS},
+}
 
 
 def draw_screen(session, question=KEYS):
@@ -341,11 +359,12 @@ def task(session):
     if session.step.is_reading:
         return f"{begin}, and read it; m shows its mathematics."
     if session.step.is_bug:
-        return f"{begin}: one line of its backward is wrong. Correct it, and save: the verdict appears here."
-    with contextlib.suppress(UserError, OSError):       # the verdict says why
+        said = "one line of its backward is wrong. Correct it, and save: the verdict appears here."
+        return f"{begin}: {said}"
+    with contextlib.suppress(UserError, OSError):  # the verdict says why
         if left := read_exercise(session.file).blanks:
-            begin += (f", and begin with line {left[0].lineno}: replace `...` with code (w shows "
-                      "such a line with numbers)")
+            replace = "replace `...` with code (w shows such a line with numbers)"
+            begin += f", and begin with line {left[0].lineno}: {replace}"
     return f"{begin}. Whenever you save it, the verdict appears here."
 
 

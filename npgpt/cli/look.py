@@ -14,15 +14,21 @@ FILE = "look.html"
 
 
 def add_arguments(parser):
-    parser.add_argument("model", nargs="?", help="a run, a folder or .safetensors file of a model, or a model of the "
-                                                 f"hub; by default the run in {RUN}, or tiny, which comes with npgpt")
-    parser.add_argument("--prompt", required=True, help=f"the text that the model reads, 2 to {MOST_TOKENS} tokens")
+    parser.add_argument(
+        "model",
+        nargs="?",
+        help="a run, a folder or .safetensors file of a model, or a model of the "
+        f"hub; by default the run in {RUN}, or tiny, which comes with npgpt",
+    )
+    parser.add_argument(
+        "--prompt", required=True, help=f"the text that the model reads, 2 to {MOST_TOKENS} tokens"
+    )
     add_block_argument(parser)
     add_quiet_argument(parser)
     parser.add_argument("--out", help=f"the file to write; by default {FILE}")
 
 
-def run(args):
+def run_look(args):
     require_extra()
     out = writable_file("--out", args.out or FILE)
     model, tokenizer, description = chosen_model(args.model, args.block, or_run=True)

@@ -1,4 +1,6 @@
-"""The command `npgpt`: one file per subcommand, and one place where errors become one line and exit code 2."""
+"""The command `npgpt`: one file per subcommand, and one place where errors become one line and exit
+code 2.
+"""
 
 import argparse
 import difflib
@@ -16,21 +18,27 @@ from npgpt.cli.output import say, set_encoding
 from npgpt.cli.processes import end_if_failed, is_connected, is_first, launched
 from npgpt.errors import UserError, one_line
 
-COMMANDS = {        # npgpt/cli/<name>.py, which is imported only if it is the command that runs
+COMMANDS = {  # npgpt/cli/<name>.py, which is imported only if it is the command that runs
     "train": "Train a model, or continue a run with --resume.",
     "sample": "Write text with a trained model.",
     "eval": "Measure loss, perplexity and bits per byte of a model on a text.",
-    "score": "Show how much each token of a text surprises a model, in colours and bits, and the perplexity.",
+    "score": "Show how much each token of a text surprises a model, in colours and bits, and the "
+    "perplexity.",
     "export": "Export a model to a folder that transformers can open.",
     "data": "Prepare a corpus as token files.",
-    "info": "Show a model's parameters, the memory that training needs, and the engines on this machine.",
+    "info": "Show a model's parameters, the memory that training needs, and the engines on this "
+    "machine.",
     "plot": 'Draw the loss curve of a run as a PNG (needs the extra "plot").',
     "look": "Write a page about a model on a text: attention, logit lens, gradients (needs the "
-            'extra "study").',
-    "study": 'Write the study page: every layer\'s forward beside its backward (needs the extra "study").',
-    "gradcheck": "Verify the gradient of every line of every layer, or of a layer in your own file, to 30 digits.",
-    "exercise": "Write the missing lines of a backward yourself, and have them checked line by line.",
-    "learn": "Learn backprop: one exercise after the other, each checked whenever you save its file.",
+    'extra "study").',
+    "study": "Write the study page: every layer's forward beside its backward (needs the extra "
+    '"study").',
+    "gradcheck": "Verify the gradient of every line of every layer, or of a layer in your own "
+    "file, to 30 digits.",
+    "exercise": "Write the missing lines of a backward yourself, and have them checked line by "
+    "line.",
+    "learn": "Learn backprop: one exercise after the other, each checked whenever you save its "
+    "file.",
     "notebook": 'Write the lessons as Jupyter notebooks (needs the extra "notebook").',
 }
 # Flags of nanoGPT and other programs: what is there instead -> their names.
@@ -44,14 +52,18 @@ INSTEAD = {
     "leave it out; --kernels xla compiles": "--compile",
     "leave it out; npgpt eval measures the loss of a run": "--eval-only",
     "leave it out; the best and the latest checkpoint are kept": "--always-save-checkpoint",
-    "leave it out; metrics.jsonl has the losses, and npgpt plot draws them":
-        "--wandb-log --wandb-project --wandb-run-name",
+    "leave it out; metrics.jsonl has the losses, and npgpt plot draws them": (
+        "--wandb-log --wandb-project --wandb-run-name"
+    ),
     "leave it out; mpiexec starts several processes": "--backend",
     "give the folder alone, as MODEL": "--out-dir",
     "give the model alone, as MODEL": "--init-from",
 }
 ELSEWHERE = {flag: hint for hint, flags in INSTEAD.items() for flag in flags.split()}
-LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
+LESS_MEMORY = (
+    "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the "
+    "model's size"
+)
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
@@ -62,13 +74,15 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose complaint is one line. Flags are spelled out, and --max_iters is --max-iters."""
+    """An ArgumentParser whose complaint is one line. Flags are spelled out, and --max_iters is
+    --max-iters.
+    """
 
     def __init__(self, **options):
         super().__init__(allow_abbrev=False, formatter_class=Formatter, **options)
 
     def parse_known_args(self, args, namespace=None):
-        flags = self._option_string_actions         # of this command alone
+        flags = self._option_string_actions  # of this command alone
         given = []
         args = list(args)
         for i, argument in enumerate(itertools.takewhile("--".__ne__, args)):
@@ -80,17 +94,21 @@ class Parser(argparse.ArgumentParser):
                 if sign and flags[flag].nargs == 0:
                     spelled = " or ".join(flags[flag].option_strings)
                     self.error(f"{name} takes no value: write {spelled}")
-            elif self.offers(ELSEWHERE.get(flag)):      # argparse takes --start="To be" for a MODEL
+            elif self.offers(ELSEWHERE.get(flag)):  # argparse takes --start="To be" for a MODEL
                 self.error(f"unknown flag {name}: {ELSEWHERE[flag]}")
         if given.count("--corpus") > 1:
             self.error("--corpus was given twice: put the texts into one file")
         namespace, unknown = super().parse_known_args(args, namespace)
         for argument in itertools.takewhile("--".__ne__, unknown):
             name = argument.partition("=")[0]
-            near = ([flag for flag in flags if flag.startswith(name)]
-                    or difflib.get_close_matches(name, flags, 1, cutoff=0.7))
+            near = [flag for flag in flags if flag.startswith(name)] or difflib.get_close_matches(
+                name, flags, 1, cutoff=0.7
+            )
             if name.startswith("--"):
-                self.error(f"unknown flag {name}" + (f": did you mean {' or '.join(near)}?" if near else ""))
+                self.error(
+                    f"unknown flag {name}"
+                    + (f": did you mean {' or '.join(near)}?" if near else "")
+                )
         return namespace, unknown
 
     def offers(self, hint):
@@ -105,7 +123,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments=None):
-    """Run a command line, a list of strings (those of the process if None). Returns the exit code."""
+    """Run a command line, a list of strings (None: the process's). Returns the exit code."""
     set_encoding("stdout")
     set_encoding("stderr")
     code = 1
@@ -121,16 +139,18 @@ def main(arguments=None):
 
         keep_freed_memory()
         with out_of_memory(LESS_MEMORY):
-            warnings.filterwarnings("ignore", category=RuntimeWarning)  # a model that overflows is reported in one line
-            code = args.function(args) or 0     # None, or 1 if a check failed
-        print(end="", flush=True)               # to None if it is closed
+            warnings.filterwarnings(
+                "ignore", category=RuntimeWarning
+            )  # a model that overflows is reported in one line
+            code = args.function(args) or 0  # None, or 1 if a check failed
+        print(end="", flush=True)  # to None if it is closed
     except UserError as error:
         code = fail(error)
-    except BrokenPipeError:         # `npgpt … | head`: the reader has closed the pipe, which is no error
+    except BrokenPipeError:  # `npgpt … | head`: the reader has closed the pipe, which is no error
         sys.stdout = None
         code = 0
     except OSError as error:
-        if error.errno == errno.ENOSPC and error.filename is None:      # files are named
+        if error.errno == errno.ENOSPC and error.filename is None:  # files are named
             error.filename = "standard output"
             sys.stdout = None
         code = fail(error.strerror or error, error.filename)
@@ -141,7 +161,7 @@ def main(arguments=None):
     except KeyboardInterrupt:
         if is_first():
             say("interrupted")
-        code = 130          # what shells report for Ctrl-C
+        code = 130  # what shells report for Ctrl-C
     finally:
         end_if_failed(code)
     return code
@@ -152,7 +172,10 @@ def parse(arguments):
     command, *others = arguments
     if command == "exercise" and others and re.search(r"\.py(:|$)", others[0]):
         arguments = ["exercise", "file", *others]
-    parser = Parser(prog="npgpt", description="GPT-2 from scratch in NumPy, with every gradient written by hand.")
+    parser = Parser(
+        prog="npgpt",
+        description="GPT-2 from scratch in NumPy, with every gradient written by hand.",
+    )
     parser.add_argument("--version", action="version", version=f"npgpt {npgpt.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
@@ -160,7 +183,7 @@ def parse(arguments):
         if command == name:
             module = importlib.import_module(f"npgpt.cli.{name}")
             subparser.description = module.__doc__
-            subparser.set_defaults(function=module.run)
+            subparser.set_defaults(function=getattr(module, f"run_{name}"))
             module.add_arguments(subparser)
     args = parser.parse_args(arguments)
     for name in ("text", "prompt", "stop"):
@@ -177,6 +200,6 @@ def fail(message, subject=None):
     if subject:
         message = f"{one_line(subject, 300)}: {message}"
     who = "" if is_first() else f"process {launched()[1]}: "
-    if is_first() or is_connected():        # before they are connected, all processes fail alike
+    if is_first() or is_connected():  # before they are connected, all processes fail alike
         say(f"npgpt: {who}{one_line(message)}")
     return 2

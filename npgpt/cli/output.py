@@ -6,7 +6,7 @@ import math
 import os
 import sys
 
-READER_GONE = 128 + 13      # the exit code of a program that SIGPIPE ends
+READER_GONE = 128 + 13  # the exit code of a program that SIGPIPE ends
 
 
 def set_encoding(name):
@@ -17,7 +17,7 @@ def set_encoding(name):
     stream = getattr(sys, name)
     if stream is None:
         setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
-    if not hasattr(stream, "reconfigure"):      # of a notebook
+    if not hasattr(stream, "reconfigure"):  # of a notebook
         return
     if not stream.isatty():
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
@@ -36,7 +36,7 @@ def say(line):
     try:
         print(line, file=sys.stderr)
     except OSError:
-        sys.stderr = None       # Python would flush it at exit, and fail
+        sys.stderr = None  # Python would flush it at exit, and fail
 
 
 def is_reader_gone(error):

@@ -10,9 +10,11 @@ from npgpt.errors import UserError, one_line
 from npgpt.files import write_atomically
 from npgpt.training.metrics import read_metrics
 
-STYLES = {"loss": {"label": "batch", "color": "0.75", "linewidth": 1},
-          "train_loss": {"label": "train", "marker": "."},
-          "val_loss": {"label": "validation", "marker": "."}}
+STYLES = {
+    "loss": {"label": "batch", "color": "0.75", "linewidth": 1},
+    "train_loss": {"label": "train", "marker": "."},
+    "val_loss": {"label": "validation", "marker": "."},
+}
 
 
 def add_arguments(parser):
@@ -22,15 +24,16 @@ def add_arguments(parser):
     )
 
 
-def run(args):
+def run_plot(args):
     print(save_picture(args.run, args.out))
 
 
 def save_picture(run, out=None):
     """Draw the loss curve of a run, and return the path of the picture.
 
-    run: its folder, where the picture is written unless `out` is given. Raises UserError if matplotlib is missing, if
-    there are no measurements, or if it cannot write files with the suffix of `out`; OSError.
+    run: its folder, where the picture is written unless `out` is given. Raises UserError if
+    matplotlib is missing, if there are no measurements, or if it cannot write files with the suffix
+    of `out`; OSError.
     """
     records = read_metrics(run)
     if not records:
@@ -45,8 +48,9 @@ def save_picture(run, out=None):
     data = io.BytesIO()
     kind = target.suffix[1:].lower() or "png"
     figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
-    require("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")
-    with warnings.catch_warnings(action="ignore"):      # the font may lack characters of the title
+    is_known = kind in figure.canvas.get_supported_filetypes()
+    require("the suffix of --out", kind, is_known, "png, svg or pdf")
+    with warnings.catch_warnings(action="ignore"):  # the font may lack characters of the title
         draw_losses(figure, records, one_line(f"Training in {run}", 80))
         figure.savefig(data, format=kind)
     write_atomically(target, data.getvalue(), follow=bool(out))
@@ -61,9 +65,9 @@ def draw_losses(figure, records, title):
         axes.plot([*found], [*found.values()], **style)
     if found:
         best = min(found, key=found.__getitem__)
-        axes.annotate(f"best {found[best]:.4f}", (best, found[best]), textcoords="offset points",
-                      xytext=(0, 12), ha="right")
+        text = f"best {found[best]:.4f}"
+        axes.annotate(text, (best, found[best]), (0, 12), textcoords="offset points", ha="right")
     axes.set(xlabel="step", ylabel="loss (nats per token)")
-    axes.set_title(title, parse_math=False, usetex=False)           # a folder's name is not a formula
+    axes.set_title(title, parse_math=False, usetex=False)  # a folder's name is not a formula
     axes.grid(alpha=0.3)
     axes.legend()

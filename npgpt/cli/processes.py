@@ -15,13 +15,15 @@ import traceback
 from npgpt.errors import UserError, one_line
 
 # The variables of launchers: how many processes there are, and the number of this one.
-LAUNCHERS = {"JAX_NUM_PROCESSES": "JAX_PROCESS_ID",                 # JAX's own
-             "PMI_SIZE": "PMI_RANK",                                # MPICH
-             "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",        # Open MPI
-             "SLURM_STEP_NUM_TASKS": "SLURM_PROCID"}
-SILENT = 20         # seconds without a sign of life after which a process is given up
+LAUNCHERS = {
+    "JAX_NUM_PROCESSES": "JAX_PROCESS_ID",  # JAX's own
+    "PMI_SIZE": "PMI_RANK",  # MPICH
+    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",  # Open MPI
+    "SLURM_STEP_NUM_TASKS": "SLURM_PROCID",
+}
+SILENT = 20  # seconds without a heartbeat after which a process counts as lost
 LOST = "another process has ended or does not answer: training stops, continue with --resume"
-ENDING = threading.Lock()       # of the thread that says so: JAX's and Python's notice it at once
+ENDING = threading.Lock()  # of the thread that says so: JAX's and Python's notice it at once
 
 
 def launched():
@@ -39,36 +41,37 @@ def is_first():
 
 @contextlib.contextmanager
 def connected():
-    """Within it, the processes are connected. Raises UserError if another one ends."""
+    """Connect the processes within the block. Raises UserError if another one ends."""
     count, number = launched()
     if count == 1:
         yield
         return
-    os.environ["JAX_ENABLE_PREEMPTION_SERVICE"] = "false"       # it would handle SIGTERM
+    os.environ["JAX_ENABLE_PREEMPTION_SERVICE"] = "false"  # it would handle SIGTERM
     from npgpt.engine.xla import jax  # says what to install if it is missing
 
     replace_messages_of_jax()
-    address = gpu = None            # JAX may know them
+    address = gpu = None  # JAX may know them
     if all_are_here(count):
         address = f"127.0.0.1:{61440 + os.getppid() % 4096}"  # of one launcher
         gpu = number
     try:
         jax.distributed.initialize(address, count, number, gpu, heartbeat_timeout_seconds=SILENT)
         yield
-        jax.distributed.shutdown()      # waits for the others
+        jax.distributed.shutdown()  # waits for the others
     except (RuntimeError, ValueError) as error:
-        if "Gloo" in str(error):        # the library by which JAX connects CPUs
+        if "Gloo" in str(error):  # the library by which JAX connects CPUs
             ENDING.acquire()
             raise UserError(LOST) from None
         if not is_connected():
-            raise UserError(f"{count} processes do not meet ({one_line(error, 200)}): set "
-                            "JAX_COORDINATOR_ADDRESS to the first one's machine and a port, "
-                            "as in node1:5000") from None
+            raise UserError(
+                f"{count} processes cannot connect ({one_line(error, 200)}): set "
+                "JAX_COORDINATOR_ADDRESS to the first one's machine and a port, as in node1:5000"
+            ) from None
         raise
 
 
 def all_are_here(count):
-    """Return whether all processes are on this machine, and JAX does not find out where to meet."""
+    """Return whether all processes are on this machine, and JAX lacks an address for them."""
     jax_knows = {"JAX_COORDINATOR_ADDRESS", "SLURM_JOB_ID", "OMPI_MCA_orte_hnp_uri"}
     here = os.environ.get("MPI_LOCALNRANKS", os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE"))
     return here == str(count) and not jax_knows & os.environ.keys()
@@ -83,7 +86,7 @@ def replace_messages_of_jax():
         stream = getattr(sys, name)
         new = open(file, "w", 1, encoding=stream.encoding, errors=stream.errors)
         setattr(sys, name, new)
-    os.dup2(nowhere, 1)         # JAX's libraries print to 1 and 2
+    os.dup2(nowhere, 1)  # JAX's libraries print to 1 and 2
     os.dup2(nowhere, 2)
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)
@@ -92,8 +95,8 @@ def replace_messages_of_jax():
         os.write(err, f"npgpt: {LOST}\n".encode())
         os._exit(2)
 
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(say_why))       # it is needed until the end
-    ctypes.CDLL(None).signal(signal.SIGABRT, say_why)       # a handler of Python's would not run
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(say_why))  # it is needed until the end
+    ctypes.CDLL(None).signal(signal.SIGABRT, say_why)  # a handler of Python's would not run
 
 
 def is_connected():

@@ -19,8 +19,8 @@ from npgpt.data.corpora import read_text
 from npgpt.errors import UserError, printable
 from npgpt.layers import IGNORE_INDEX
 
-COLOURS = 194, 230, 223, 216, 209, 203, 197, 161        # of a terminal's 256, from pale to red
-BITS = 2                # of each colour
+COLOURS = 194, 230, 223, 216, 209, 203, 197, 161  # of a terminal's 256, from pale to red
+BITS = 2  # of each colour
 
 
 def add_arguments(parser):
@@ -28,37 +28,46 @@ def add_arguments(parser):
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--text", help="the text")
     text.add_argument("--file", help="a file of text in UTF-8")
-    add_json_argument(parser, "model, tokens (how many are scored), loss (nats per token), "
-                              "perplexity, and in scores the id, text and nats of each token (null "
-                              "for the first)")
+    add_json_argument(
+        parser,
+        "model, tokens (how many are scored), loss (nats per token), perplexity, and in scores the "
+        "id, text and nats of each token (null for the first)",
+    )
     add_special_argument(parser)
 
 
-def run(args):
+def run_score(args):
     text = read_text(args.file) if args.text is None else args.text
     loaded = load_given_model(args)
     tokens = loaded.tokenizer.encode(text, args.special)
     nats = surprise(loaded.model, tokens)
     bits = nats / math.log(2.0)
     if not np.isfinite(bits).all():
-        raise UserError(f"the loss of {loaded.folder} on this text is not finite: choose another model")
+        raise UserError(
+            f"the loss of {loaded.folder} on this text is not finite: choose another model"
+        )
     texts = [loaded.tokenizer.decode([token]) for token in tokens]
     perplexity = float(np.exp2(bits.mean()))
     if args.json:
         rows = zip(tokens.tolist(), texts, [None, *nats.tolist()], strict=True)
-        print_json(model=str(loaded.folder), tokens=len(nats), loss=float(nats.mean()),
-                   perplexity=perplexity,
-                   scores=[dict(zip(("id", "text", "nats"), row, strict=True)) for row in rows])
+        print_json(
+            model=str(loaded.folder),
+            tokens=len(nats),
+            loss=float(nats.mean()),
+            perplexity=perplexity,
+            scores=[{"id": i, "text": text, "nats": loss} for i, text, loss in rows],
+        )
         return
     if sys.stdout.isatty() and style(colour_code(0.0), "x") != "x":
         print(*map(painted, texts, [None, *bits]), "\n", sep="")
         steps = range(0, BITS * len(COLOURS), BITS)
-        print("bits", *(style(colour_code(low), f" {low}{'+' * (low == steps[-1])} ") for low in steps))
+        print("bits", *(style(colour_code(low), f" {low} ") for low in steps))
     else:
         for text, each in zip(texts, [None, *bits], strict=True):
             print(f"{'-' if each is None else f'{each:.2f}':>8}  {printable(text)}")
-    print(f"{len(bits):,} tokens after the first: {bits.sum():.2f} bits, "
-          f"perplexity {perplexity:.4f}")
+    print(
+        f"{len(bits):,} tokens after the first: {bits.sum():.2f} bits, perplexity {perplexity:.4f}"
+    )
 
 
 def surprise(model, tokens):

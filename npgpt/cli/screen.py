@@ -1,4 +1,4 @@
-"""A screen of `npgpt learn`: a title, paragraphs, and the keys, wrapped to the width of the terminal."""
+"""A screen of `npgpt learn`: a title, paragraphs and keys, wrapped to the terminal's width."""
 
 import os
 import re
@@ -6,9 +6,9 @@ import shutil
 import textwrap
 
 CLEAR, BOLD, GREEN, REVERSE, PLAIN = "\x1b[2J\x1b[H", "\x1b[1m", "\x1b[32m", "\x1b[7m", "\x1b[0m"
-MOST = 20       # lines of a page
-AROUND = 9      # lines of a screen around a page: the title, the page's number, the keys
-UNBROKEN = "\xa0"       # a blank at which no line is broken
+MOST = 20  # lines of a page
+AROUND = 9  # lines of a screen around a page: the title, the page's number, the keys
+UNBROKEN = "\xa0"  # a blank at which no line is broken
 CODE = re.compile(r"\x1b\[\d+m")
 
 
@@ -21,7 +21,7 @@ def show(title, paragraphs, last):
     title, *last = (style(BOLD, wrapped(text, width)) for text in (title, last) if text)
     body = [wrapped(each, width) for each in paragraphs]
     while len(body) > 1 and len("\n\n".join([title, *body, *last]).split("\n")) >= height:
-        body.pop(0)         # the oldest
+        body.pop(0)  # the oldest
     print(style(CLEAR, "") + "\n\n".join([title, *body, *last]), flush=True)
 
 
@@ -41,7 +41,7 @@ def pages(paragraphs):
             parts.append(text)
     found, height = [[]], 0
     for text in parts:
-        lines = 1 + wrapped(text, size.columns).count("\n") + 1       # and an empty line
+        lines = 1 + wrapped(text, size.columns).count("\n") + 1  # and an empty line
         if found[-1] and height + lines > most + 1:
             found.append([])
             height = 0
@@ -51,11 +51,19 @@ def pages(paragraphs):
 
 
 def wrapped(text, width):
-    """Return a text in lines of at most `width` characters, if its words allow it; broken lines stay indented."""
-    lines = text.expandtabs().split("\n")
-    return "\n".join(line if len(CODE.sub("", line)) <= width else textwrap.fill(
-        line, width, subsequent_indent=" " * (len(line) - len(line.lstrip())), break_long_words=False,
-        break_on_hyphens=False) for line in lines).replace(UNBROKEN, " ")
+    """Return a text in lines of at most `width` characters; broken lines stay indented.
+
+    Longer words are not broken.
+    """
+    lines = []
+    for line in text.expandtabs().split("\n"):
+        if len(CODE.sub("", line)) > width:
+            indent = " " * (len(line) - len(line.lstrip()))
+            wrapper = textwrap.TextWrapper(width, "", indent, break_long_words=False)
+            wrapper.break_on_hyphens = False
+            line = wrapper.fill(line)
+        lines.append(line)
+    return "\n".join(lines).replace(UNBROKEN, " ")
 
 
 def style(code, text):

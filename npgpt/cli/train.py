@@ -1,8 +1,8 @@
 """Train a model, or continue a run with --resume.
 
-Without --corpus, TinyShakespeare is used if it is present or can be downloaded, else the texts of Python's help. With
---backward, the learner's functions replace the package's: they are checked, then they run in this process, as the user,
-without limits.
+Without --corpus, TinyShakespeare is used if it is present or can be downloaded, else the texts of
+Python's help. With --backward, the learner's functions replace the package's: they are checked,
+then they run in this process, as the user, without limits.
 """
 
 import contextlib
@@ -17,7 +17,14 @@ import numpy as np
 
 from npgpt.api import GPT
 from npgpt.arrays import DTYPES
-from npgpt.checkpoints.run import checkpoints, find_checkpoint, keep_only, locked, read_checkpoint, tidy
+from npgpt.checkpoints.run import (
+    checkpoints,
+    find_checkpoint,
+    keep_only,
+    locked,
+    read_checkpoint,
+    tidy,
+)
 from npgpt.checks import check_path
 from npgpt.cli.arguments import (
     add_block_argument,
@@ -46,19 +53,28 @@ from npgpt.loading import load_model
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
 from npgpt.training.metrics import METRICS_FILE
-from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset, options_of, with_mup
+from npgpt.training.options import (
+    MODEL_FIELDS,
+    TRAIN_FIELDS,
+    TrainOptions,
+    load_preset,
+    options_of,
+    with_mup,
+)
 from npgpt.training.trainer import Trainer, check_causal
 
 SAMPLE_TOKENS = 300
 # What nanoGPT's other values of init_from are here.
-INSTEAD = {"resume": "to continue the run in --out-dir, give --resume instead of --init-from",
-           "scratch": "to start with fresh weights, leave --init-from out"}
+INSTEAD = {
+    "resume": "to continue the run in --out-dir, give --resume instead of --init-from",
+    "scratch": "to start with fresh weights, leave --init-from out",
+}
 DROPOUTS = {"dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "mlp_pdrop"}
 RATE_FIELDS = {"learning_rate", "min_lr", "warmup_iters", "lr_decay_iters"}
 EXAMPLES = """examples:
   npgpt train                                           TinyShakespeare, preset char-cpu
   npgpt train --corpus my.txt --out-dir mine            a text file
-  npgpt train --resume --out-dir mine                   continue, with the same bits as without the interruption
+  npgpt train --resume --out-dir mine                   continue, bit for bit
   npgpt train --init-from gpt2 --corpus my.txt          fine-tune GPT-2, preset finetune
   npgpt train --init-from gpt2 --freeze wte,wpe --corpus answers.jsonl
   npgpt train --corpus my.txt --val-fraction 0 --sampling sequential --epochs 1
@@ -72,66 +88,70 @@ def add_arguments(parser):
     parser.usage = "npgpt train [OPTION ...]"
     parser.epilog = EXAMPLES
     run = parser.add_argument_group("the run")
-    run.add_argument("--out-dir", default="out", help="folder of checkpoints and metrics; by default out")
+    run.add_argument(
+        "--out-dir", default="out", help="folder of checkpoints and metrics; by default out"
+    )
     again = run.add_mutually_exclusive_group()
-    again.add_argument("--resume", action="store_true", help="continue the run in --out-dir from its last checkpoint")
-    again.add_argument("--overwrite", action="store_true", help="delete the run in --out-dir and start a new one")
+    again.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue the run in --out-dir from its last checkpoint",
+    )
+    again.add_argument(
+        "--overwrite", action="store_true", help="delete the run in --out-dir and start a new one"
+    )
     add_quiet_argument(run)
     data = parser.add_argument_group("the data")
-    data.add_argument("--corpus", help=f"{', '.join(CORPORA)}, a UTF-8 text file, a folder with token files (see npgpt "
-                                       'data), or a .jsonl file with a {"prompt": …, "completion": …} in each line, of '
-                                       "which only the completions are learned; by default tinyshakespeare, or pydocs "
-                                       "without a network")
-    data.add_argument("--tokenizer", help="char, byte, gpt2 or hf:PATH_OR_ID (a tokenizer.json, extra hf); by default "
-                                          "the preset's")
+    data.add_argument(
+        "--corpus",
+        help=f"{', '.join(CORPORA)}, a UTF-8 text file, a folder with token files (see npgpt "
+        'data), or a .jsonl file with a {"prompt": …, "completion": …} in each line, of '
+        "which only the completions are learned; by default tinyshakespeare, or pydocs "
+        "without a network",
+    )
+    data.add_argument(
+        "--tokenizer",
+        help="char, byte, gpt2 or hf:PATH_OR_ID (a tokenizer.json, extra hf); by default the "
+        "preset's",
+    )
     add_special_argument(data)
     add_data_dir_argument(data)
     start = parser.add_argument_group("starting from a trained model")
-    start.add_argument("--init-from", metavar="MODEL",
-                       help="fine-tune a model: gpt2, owner/name, a folder, a .safetensors file, or a run")
+    start.add_argument(
+        "--init-from",
+        metavar="MODEL",
+        help="fine-tune a model: gpt2, owner/name, a folder, a .safetensors file, or a run",
+    )
     start.add_argument(
         "--freeze",
         metavar="NAMES",
         help="do not train these parameters: names, prefixes of names, or patterns, as in "
-        "wte,h.0,*.bias; for LoRA see "
-        + tool("tools/examples/lora_block.py").replace("%", "%%"),
+        "wte,h.0,*.bias; for LoRA see " + tool("tools/examples/lora_block.py").replace("%", "%%"),
     )
     add_block_argument(start)
     device = parser.add_argument_group("the device")
     add_device_arguments(device)
-    device.add_argument("--backward", metavar="FOLDER",
-                        help="train with your own functions, the solved exercises in FOLDER, on a CPU (also with "
-                             "--resume). They are checked, but then run without limits: use only files that you trust")
+    device.add_argument(
+        "--backward",
+        metavar="FOLDER",
+        help="train with your own functions, the solved exercises in FOLDER, on a CPU (also with "
+        "--resume). They are checked, but then run without limits: use only files that you trust",
+    )
     add_model_arguments(parser)
     add_field_arguments(parser, TrainOptions, "training", TRAIN_FIELDS)
 
 
-def run(args):
+def run_train(args):
     check_path("--out-dir", args.out_dir)
     if args.init_from in INSTEAD and not os.path.exists(args.init_from):
         raise UserError(f"there is no model {args.init_from!r} here: {INSTEAD[args.init_from]}")
-    if args.backward is None:
-        with connected():
-            code = train(args)
-            if code == READER_GONE:
-                end_if_failed(code)     # the other processes still train
-            return code
-    check_path("--backward", args.backward)
-    if args.kernels == "xla" or array_module(args.device) is not np:
-        raise UserError("--backward trains on a CPU only, and by NumPy: leave --device and --kernels out")
-    if args.block is not None:
-        raise UserError("--backward trains GPT-2's block: leave --block out")
-    from npgpt.study.judge.own_backward import blaming, read_backwards
-
-    backwards = read_backwards(args.backward)
-    with blaming(args.backward, backwards.files.values()):
-        return train(args, backwards)
-
-
-def train(args, backwards=None):
-    """Train, with the learner's `Backwards` if there are any. Returns the exit code."""
     trainer = None
     with contextlib.ExitStack() as stack:
+        if args.backward is None:
+            backwards = None
+            stack.enter_context(connected())
+        else:
+            backwards = learners_backwards(args, stack)
         try:
             trainer = begin(args, backwards, stack)
             finished = trainer.run()
@@ -140,8 +160,9 @@ def train(args, backwards=None):
         except BackwardError as error:
             if trainer is None or trainer.saved_step is None:
                 raise
-            raise UserError(f"{error}; {stopped(trainer)}; fix it, and continue with: "
-                            f"{resume_command(args)}") from None
+            raise UserError(
+                f"{error}; {stopped(trainer)}; fix it, and continue with: {resume_command(args)}"
+            ) from None
         except OSError as error:
             if not is_reader_gone(error):
                 raise
@@ -149,14 +170,34 @@ def train(args, backwards=None):
             if trainer and trainer.saved_step is not None:
                 how = f"{stopped(trainer)}; continue with: {resume_command(args)}"
             say(f"npgpt: the reader of the output has gone: {how}")
-            sys.stdout = None       # Python would flush it at exit, and fail
-            return 128 + trainer.stop_signal if trainer and trainer.stop_signal else READER_GONE
+            sys.stdout = None  # Python would flush it at exit, and fail
+            if trainer and trainer.stop_signal:
+                return 128 + trainer.stop_signal
+            if backwards is None:
+                end_if_failed(READER_GONE)  # the other processes still train
+            return READER_GONE
+
+
+def learners_backwards(args, stack):
+    """Return the `Backwards` of --backward, whose errors name their files until `stack` ends."""
+    check_path("--backward", args.backward)
+    if args.kernels == "xla" or array_module(args.device) is not np:
+        raise UserError(
+            "--backward trains on a CPU only, and by NumPy: leave --device and --kernels out"
+        )
+    if args.block is not None:
+        raise UserError("--backward trains GPT-2's block: leave --block out")
+    from npgpt.study.judge.own_backward import blaming, read_backwards
+
+    backwards = read_backwards(args.backward)
+    stack.enter_context(blaming(args.backward, backwards.files.values()))
+    return backwards
 
 
 def begin(args, backwards, stack):
     """Return the Trainer that the flags describe, when its folder is locked until `stack` ends."""
     if args.resume:
-        find_checkpoint(args.out_dir)       # raises before a folder that is not a run gets a lock
+        find_checkpoint(args.out_dir)  # raises before a folder that is not a run gets a lock
         if is_first():
             stack.enter_context(locked(args.out_dir))
             tidy(args.out_dir)
@@ -164,7 +205,7 @@ def begin(args, backwards, stack):
         check_out_dir(args)
     trainer = trainer_of(args, backwards, *plan(args))
     if not args.resume and is_first():
-        stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
+        stack.enter_context(locked(args.out_dir))  # last, when nothing else can go wrong
         check_out_dir(args)
     remark(f"model: {trainer.model}")
     sizes = {split: f"{len(crops.tokens):,} tokens" for split, crops in trainer.crops.items()}
@@ -177,8 +218,10 @@ def print_end(trainer, args, backwards, finished):
     if finished:
         picture = draw_if_possible(args.out_dir) if is_first() else ""
         best = "best validation loss" if "val" in trainer.crops else "train loss"
-        print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; "
-              f"checkpoints in {args.out_dir}{picture}")
+        print(
+            f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; "
+            f"checkpoints in {args.out_dir}{picture}"
+        )
         if not args.quiet:
             print_sample(trainer, backwards)
     else:
@@ -217,13 +260,20 @@ class OneOfMany(Trainer):
 def trainer_of(args, backwards, model, splits, options, tokenizer, corpus_name, checkpoint=None):
     """Return the Trainer of a `plan`, with the learner's `Backwards` if there are any."""
     if backwards:
-        from npgpt.study.judge.own_backward import use
+        from npgpt.study.judge.own_backward import train_with
 
-        use(backwards, model)
+        train_with(backwards, model)
         remark(backwards.summary(), flush=True)
     trainer_type = Trainer if launched()[0] == 1 else OneOfMany
-    trainer = trainer_type(model, *splits, options, args.out_dir if is_first() else None,
-                           tokenizer, corpus_name, None if args.quiet else print_line)
+    trainer = trainer_type(
+        model,
+        *splits,
+        options,
+        args.out_dir if is_first() else None,
+        tokenizer,
+        corpus_name,
+        None if args.quiet else print_line,
+    )
     if checkpoint:
         trainer.restore(checkpoint)
         if is_first():
@@ -240,8 +290,10 @@ def print_changes(trainer, saved, args):
     step = trainer.step
     options = trainer.options
     if step >= options.max_iters:
-        remark(f"nothing is left to train: max_iters is {options.max_iters}; to go on, raise "
-               "--max-iters")
+        remark(
+            f"nothing is left to train: max_iters is {options.max_iters}; to go on, raise "
+            "--max-iters"
+        )
     before = saved.rate(step)
     now = options.rate(step)
     if now != before and not RATE_FIELDS & vars(args).keys():
@@ -253,24 +305,33 @@ def print_changes(trainer, saved, args):
 
 
 def resume_command(args):
-    files = [word for name in ("backward", "block") if (file := getattr(args, name)) for word in (f"--{name}", file)]
+    files = [
+        word
+        for name in ("backward", "block")
+        if (file := getattr(args, name))
+        for word in (f"--{name}", file)
+    ]
     return shlex.join(["npgpt", "train", "--resume", "--out-dir", args.out_dir, *files])
 
 
 def print_line(trainer, losses):
-    """Print the beginning of a sample in one line; nothing if the tokenizer's vocabulary is missing."""
+    """Print the beginning of a sample in one line; nothing if the tokenizer's vocabulary is
+    missing.
+    """
     with contextlib.suppress(UserError):
         tqdm.write(f"{'':12}{sample_line(trainer.model, trainer.tokenizer, trainer.options.seed)}")
-    print(end="", flush=True)       # whoever reads a pipe sees it now, and has gone if it fails
+    print(end="", flush=True)  # whoever reads a pipe sees it now, and has gone if it fails
 
 
 def draw_if_possible(out_dir):
-    """Draw the loss curve into the folder of a run. Return a remark for the user, "" without matplotlib."""
+    """Draw the loss curve into the folder of a run. Return a remark for the user, "" without
+    matplotlib.
+    """
     if find_spec("matplotlib") is None:
         return ""
     try:
         return f", the loss curve in {save_picture(out_dir)}"
-    except Exception as error:      # whatever it is, the run has succeeded
+    except Exception as error:  # whatever it is, the run has succeeded
         return f"\nno loss curve: {one_line(error)}"
 
 
@@ -281,9 +342,15 @@ def print_sample(trainer, backwards):
         print("the text of a model that your functions have trained:\n")
     try:
         prompt = default_prompt(trainer.model, trainer.tokenizer)
-        print_samples(trainer.model, trainer.tokenizer, prompt,
-                      max_new_tokens=SAMPLE_TOKENS, temperature=0.8, seed=trainer.options.seed)
-    except UserError as error:      # its vocabulary is missing; it is saved anyway
+        print_samples(
+            trainer.model,
+            trainer.tokenizer,
+            prompt,
+            max_new_tokens=SAMPLE_TOKENS,
+            temperature=0.8,
+            seed=trainer.options.seed,
+        )
+    except UserError as error:  # its vocabulary is missing; it is saved anyway
         print(f"no sample: {error}")
 
 
@@ -307,10 +374,13 @@ def plan(args):
     model_fields = only(fields, MODEL_FIELDS)
     if not args.init_from:
         model_fields["block"] = read_block(args.block) or GPT2
-        check_causal(GPTConfig(**model_fields))     # raises before a corpus is downloaded
+        check_causal(GPTConfig(**model_fields))  # raises before a corpus is downloaded
     corpus = open_corpus(args.corpus, args.data_dir)
     if corpus.text is None and "val_fraction" in given:
-        raise UserError("--val-fraction divides a text, and token files are divided: give it to `npgpt data prepare`")
+        raise UserError(
+            "--val-fraction divides a text, and token files are divided: give it to `npgpt data "
+            "prepare`"
+        )
     remark(f"corpus: {corpus.reason}", flush=True)
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
     if args.init_from:
@@ -321,17 +391,33 @@ def plan(args):
         # Token files have their own tokenizer.
         kind = args.tokenizer or (None if corpus.text is None else fields.get("tokenizer"))
         tokenizer = tokenizer_of(corpus, kind)
-        config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id,
-                           **model_fields)
-        model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels,
-                    options.init, args.freeze or ())
+        config = GPTConfig(
+            vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields
+        )
+        model = GPT(
+            config,
+            options.seed,
+            options.dtype,
+            args.device,
+            args.threads,
+            args.kernels,
+            options.init,
+            args.freeze or (),
+        )
     print_special(corpus, tokenizer, args.special)
-    return (model, open_tokens(tokenizer, corpus, options.val_fraction, args.special), options,
-            tokenizer, name)
+    return (
+        model,
+        open_tokens(tokenizer, corpus, options.val_fraction, args.special),
+        options,
+        tokenizer,
+        name,
+    )
 
 
 def pretrained_model(args, options, model_fields):
-    """Return (model, tokenizer) of --init-from. Of the model's fields, only the dropouts may be changed."""
+    """Return (model, tokenizer) of --init-from. Of the model's fields, only the dropouts may be
+    changed.
+    """
     # Those that are not given follow "dropout".
     dropouts = dict.fromkeys(DROPOUTS) if "dropout" in model_fields else {}
     loaded = load_model(
@@ -348,7 +434,7 @@ def pretrained_model(args, options, model_fields):
     tokenizer = loaded.tokenizer
     for name, asked in model_fields.items():
         if name not in DROPOUTS:
-            check_same(name, model.config.used(name), asked, args.init_from)
+            check_same(name, model.config.resolved(name), asked, args.init_from)
     if args.tokenizer and isinstance(tokenizer, NoTokenizer):
         tokenizer = given_tokenizer(args.tokenizer, model.config.vocab_size)
     check_tokenizer(args, tokenizer, args.init_from)
@@ -388,7 +474,7 @@ def resumed_run(args):
         )
     asked = {**(load_preset(args.preset) if args.preset else {}), **given}
     for name in only(asked, MODEL_FIELDS):
-        check_same(name, checkpoint.config.used(name), asked[name], checkpoint.folder)
+        check_same(name, checkpoint.config.resolved(name), asked[name], checkpoint.folder)
     for name in only(given, ("seed", "dtype", "init", "val_fraction")):
         same_params = name == "dtype" and DTYPES.get(given[name]) == DTYPES[saved.dtype]
         if not same_params:
@@ -398,8 +484,15 @@ def resumed_run(args):
     kernels = kernels_of_run(args, state)
     splits = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     threads = state["threads"] if args.threads is None else args.threads
-    model = GPT(checkpoint.config, None, options.dtype, args.device, threads, kernels,
-                freeze=state.get("frozen", ()))
+    model = GPT(
+        checkpoint.config,
+        None,
+        options.dtype,
+        args.device,
+        threads,
+        kernels,
+        freeze=state.get("frozen", ()),
+    )
     return (model, splits, options, checkpoint.tokenizer, state["corpus"]["name"], checkpoint)
 
 
@@ -410,8 +503,10 @@ def check_tokenizer(args, tokenizer, folder):
 
 def check_same(name, there, asked, folder):
     if asked != there:
-        raise UserError(f"{name} is {there} in {folder}, but {asked} was asked for: leave the flag out, "
-                        "or train a new model in another --out-dir")
+        raise UserError(
+            f"{name} is {there} in {folder}, but {asked} was asked for: leave the flag out, "
+            "or train a new model in another --out-dir"
+        )
 
 
 def check_out_dir(args):
@@ -419,8 +514,12 @@ def check_out_dir(args):
     if args.overwrite:
         return
     if checkpoints(out_dir):
-        raise UserError(f"{out_dir} contains a run: continue it with --resume, replace it with --overwrite, "
-                        "or choose another --out-dir")
+        raise UserError(
+            f"{out_dir} contains a run: continue it with --resume, replace it with --overwrite, "
+            "or choose another --out-dir"
+        )
     if (out_dir / METRICS_FILE).exists():
-        raise UserError(f"{out_dir} contains a {METRICS_FILE} but no checkpoint, so there is no run to continue: "
-                        "replace it with --overwrite, or choose another --out-dir")
+        raise UserError(
+            f"{out_dir} contains a {METRICS_FILE} but no checkpoint, so there is no run to "
+            "continue: replace it with --overwrite, or choose another --out-dir"
+        )

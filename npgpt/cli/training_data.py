@@ -16,10 +16,13 @@ from npgpt.training.options import options_of
 def print_special(corpus, tokenizer, special):
     """Print which special tokens are in the text of a corpus, and how they are read."""
     text = corpus.text or ""
-    if corpus.documents:                    # without what separates them
+    if corpus.documents:  # without what separates them
         text = "".join(map("".join, corpus.documents))
-    counts = [f"{text.count(token):,} {token}" for token in tokenizer.special or (SEPARATOR,)
-              if token in text]
+    counts = [
+        f"{text.count(token):,} {token}"
+        for token in tokenizer.special or (SEPARATOR,)
+        if token in text
+    ]
     how = "plain text"
     if special and tokenizer.special:
         how = "special tokens; --no-special reads them as plain text"
@@ -40,7 +43,9 @@ def open_tokens(tokenizer, corpus, val_fraction=0.1, special=True):
     made_by = corpus.folder / TOKENIZER_FILE
     known = made_by.exists() and not isinstance(tokenizer, NoTokenizer)
     if known and load_tokenizer(made_by).to_dict() != tokenizer.to_dict():
-        raise UserError(f"the token files in {corpus.folder} were made by another tokenizer than the model's")
+        raise UserError(
+            f"the token files in {corpus.folder} were made by another tokenizer than the model's"
+        )
     return load_token_files(corpus.folder)
 
 
@@ -54,9 +59,15 @@ def open_run_tokens(checkpoint, corpus_name, data_dir):
     """
     corpus = checkpoint.state["corpus"]
     name = corpus_name or corpus["name"]
-    if corpus_name is None and name not in CORPORA and (not os.path.isabs(name) or name.startswith(("//", "\\\\"))):
-        raise UserError(f"{checkpoint.folder} names the corpus {name!r}, which is not an absolute path here: "
-                        "give it as --corpus")
+    if (
+        corpus_name is None
+        and name not in CORPORA
+        and (not os.path.isabs(name) or name.startswith(("//", "\\\\")))
+    ):
+        raise UserError(
+            f"{checkpoint.folder} names the corpus {name!r}, which is not an absolute path here: "
+            "give it as --corpus"
+        )
     reason = ""
     val_fraction = options_of(checkpoint).val_fraction
     for raw, special in ((True, False), (False, True), (False, False)):
@@ -65,7 +76,7 @@ def open_run_tokens(checkpoint, corpus_name, data_dir):
             splits = open_tokens(checkpoint.tokenizer, opened, val_fraction, special)
             if fingerprint(*splits) == corpus["fingerprint"]:
                 return splits
-        except UserError as error:      # it may have characters that are not in the vocabulary
+        except UserError as error:  # it may have characters that are not in the vocabulary
             reason = f" ({error})"
     raise UserError(
         f"the corpus {name} is not the one that this run was trained on{reason}, or an earlier "

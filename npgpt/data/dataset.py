@@ -1,13 +1,18 @@
 """From a corpus to tokens: its two splits, in memory or as token files."""
 
-
 import numpy as np
 
 from npgpt.checks import check_real
 from npgpt.data.corpora import Corpus
 from npgpt.data.token_files import write_token_files
 from npgpt.data.tokenizer_base import Tokenizer
-from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, save_tokenizer
+from npgpt.data.tokenizers import (
+    TOKENIZER_FILE,
+    is_called,
+    load_tokenizer,
+    make_tokenizer,
+    save_tokenizer,
+)
 from npgpt.errors import UserError
 from npgpt.files import AnyPath, new_folder
 
@@ -27,7 +32,7 @@ def tokenize_corpus(
         for token in tokenizer.special:
             n = len(token)
             start = whole.rfind(token, max(0, boundary - n + 1), boundary + n - 1)
-            if start != -1:         # it would be cut in two
+            if start != -1:  # it would be cut in two
                 boundary = start + n
     train = encode(whole[:boundary], corpus, tokenizer, special)
     if not val_fraction:
@@ -47,16 +52,20 @@ def encode(part, corpus, tokenizer, special):
     ending, end_ids = (corpus.separator, []) if end is None else ("", [end])
     pieces = []
     for prompt, completion in part:
-        pieces += (tokenizer.encode(prompt, special),
-                   tokenizer.encode(completion + ending, special), end_ids)
+        pieces += [tokenizer.encode(text, special) for text in (prompt, completion + ending)]
+        pieces.append(end_ids)
     tokens = np.concatenate([*pieces, []], dtype=np.int64, casting="unsafe")
     sizes = np.array([*map(len, pieces)], dtype=np.int64)
-    masked = np.repeat(np.arange(len(pieces)) % 3 == 0, sizes)
+    is_prompt = np.arange(len(pieces)) % 3 == 0
+    masked = np.repeat(is_prompt, sizes)
     return np.ma.array(tokens, mask=masked) if masked.any() else tokens
 
 
 def prepare(
-    corpus: Corpus, tokenizer: Tokenizer, folder: AnyPath, val_fraction: float = 0.1,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    folder: AnyPath,
+    val_fraction: float = 0.1,
     special: bool = True,
 ) -> None:
     """Write a corpus as a new folder: train.bin, val.bin and the tokenizer, all or nothing.
@@ -66,7 +75,9 @@ def prepare(
     """
     check_real("val_fraction", val_fraction, below=1.0)
     if corpus.text is None:
-        raise UserError(f"{corpus.folder} already consists of token files: give a corpus that is text")
+        raise UserError(
+            f"{corpus.folder} already consists of token files: give a corpus that is text"
+        )
     if any(prompt for prompt, _ in corpus.documents or ()):
         raise UserError(f"{corpus.name} has prompts: train on the file itself, with --corpus")
     with new_folder(folder) as unfinished:
@@ -94,8 +105,8 @@ def tokenizer_of(corpus: Corpus, kind: str | None = None) -> Tokenizer:
         return tokenizer
     if (folder / "meta.pkl").exists():
         raise UserError(
-            f"{folder} stores its characters in meta.pkl, and npgpt does not read pickles: "
-            "make the folder from its text with `npgpt data prepare input.txt --tokenizer char "
-            "--out FOLDER`"
+            f"{folder} stores its characters in meta.pkl, and npgpt does not read pickles: make "
+            "the folder from its text with `npgpt data prepare input.txt --tokenizer char --out "
+            "FOLDER`"
         )
     return make_tokenizer(kind or "gpt2")

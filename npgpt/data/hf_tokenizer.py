@@ -1,4 +1,6 @@
-"""Any tokenizer.json, by the `tokenizers` library: BERT's WordPiece, the byte-pair encodings of newer models."""
+"""Any tokenizer.json, by the `tokenizers` library: BERT's WordPiece, the byte-pair encodings of
+newer models.
+"""
 
 import contextlib
 import json
@@ -14,33 +16,27 @@ from npgpt.errors import UserError, one_line
 from npgpt.files import read_json
 
 MOST_TOKENIZER_BYTES = 1 << 28
-CONTEXT = 8     # tokens before a new one that its text may depend on
+CONTEXT = 8  # tokens before a new one that its text may depend on
 # What special tokens with these names are for, unless a config says it; the last one counts.
 ENDS = ("[SEP]", "[EOS]", "<eos>", "</s>", "<|end_of_text|>", "<|endoftext|>")
 PADS = ("<|padding|>", "<|pad|>", "<pad>", "[PAD]")
 KNOWN = dict.fromkeys(ENDS, "eos_token") | dict.fromkeys(PADS, "pad_token")
-# Characters whose UTF-8 uses every byte that UTF-8 can use, and some that normalizers often replace.
-PROBE = "".join(map(chr, [*range(0x800), *range(0x800, 0xD800, 0x400), *range(0xE000, 0x110000, 0x1000)]))
+# Characters whose UTF-8 uses every byte that UTF-8 can use, and some that normalizers often
+# replace.
+PROBE = "".join(
+    map(chr, [*range(0x800), *range(0x800, 0xD800, 0x400), *range(0xE000, 0x110000, 0x1000)])
+)
 
 
 @contextlib.contextmanager
 def one_line_errors():
-    """Raise UserError for whatever the library raises inside, and discard what it writes to standard error.
-
-    Its errors are plain Exceptions. If its Rust code panics, it raises a BaseException and prints a stack trace.
-    """
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):      # standard error may be closed
-            stack.callback(os.close, kept := os.dup(2))
-            stack.callback(os.dup2, kept, 2)
-            with open(os.devnull, "wb") as devnull:
-                os.dup2(devnull.fileno(), 2)
-        try:
-            yield
-        except (KeyboardInterrupt, SystemExit, UserError):
-            raise
-        except BaseException as error:
-            raise UserError(f"the tokenizers library fails: {one_line(error, 100)}") from error
+    """Raise UserError for whatever the library raises: also BaseException, if its Rust panics."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, UserError):
+        raise
+    except BaseException as error:
+        raise UserError(f"the tokenizers library fails: {one_line(error, 100)}") from error
 
 
 class HFTokenizer(Tokenizer):
@@ -58,16 +54,21 @@ class HFTokenizer(Tokenizer):
         try:
             import tokenizers
         except ImportError:
-            raise UserError('a tokenizer.json needs the tokenizers library: pip install "npgpt[hf]"') from None
+            raise UserError(
+                'a tokenizer.json needs the tokenizers library: pip install "npgpt[hf]"'
+            ) from None
         self.description = description
         with one_line_errors():
             self._library = library = tokenizers.Tokenizer.from_str(json.dumps(description))
-        library.no_truncation()             # a corpus is one long text
+        library.no_truncation()  # a corpus is one long text
         library.no_padding()
-        # The largest id, not the number of tokens: ids may have gaps, and the embedding needs a row for each id.
+        # The largest id, not the number of tokens: ids may have gaps, and the embedding needs a row
+        # for each id.
         self.vocab_size = max(library.get_vocab().values(), default=-1) + 1
         if not 0 < self.vocab_size <= 2**16:
-            raise UserError(f"its vocabulary is {self.vocab_size}, and token files can store 1 to 65536")
+            raise UserError(
+                f"its vocabulary is {self.vocab_size}, and token files can store 1 to 65536"
+            )
         added = library.get_added_tokens_decoder()
         self.special = {added[i].content: i for i in added if added[i].special}
         self.names = {key: name for name, key in KNOWN.items() if name in self.special}
@@ -80,24 +81,30 @@ class HFTokenizer(Tokenizer):
 
     @classmethod
     def open(cls, name: str) -> "HFTokenizer":
-        """Make the tokenizer of a tokenizer.json, of a folder that contains one, or of a repository on the hub."""
-        if os.path.exists(name):            # Path(name).exists() raises for impossible names
+        """Make the tokenizer of a tokenizer.json, of a folder that contains one, or of a repository
+        on the hub.
+        """
+        if os.path.exists(name):  # Path(name).exists() raises for impossible names
             path = Path(name)
             if path.is_dir():
                 path /= "tokenizer.json"
         elif re.fullmatch(r"(?!.*\.json$)\w[\w.-]*(/\w[\w.-]*)?", name, re.ASCII):
-            from npgpt.download.hub import fetch_file
-            path = fetch_file(name, "tokenizer.json", "tokenizer_config.json")
+            from npgpt.download.hub import fetch
+
+            path = fetch(name, ["tokenizer.json", "tokenizer_config.json"]) / "tokenizer.json"
         else:
-            raise UserError(f"there is no tokenizer at {name!r}: give hf: and a tokenizer.json, a folder that contains "
-                            "one, or the name of a repository on the hub")
+            raise UserError(
+                f"there is no tokenizer at {name!r}: give hf: and a tokenizer.json, a folder that "
+                "contains one, or the name of a repository on the hub"
+            )
         try:
-            config = None
-            if (beside := path.with_name("tokenizer_config.json")).exists():
-                config = read_json(beside, MOST_TOKENIZER_BYTES)
+            beside = path.with_name("tokenizer_config.json")
+            config = read_json(beside, MOST_TOKENIZER_BYTES) if beside.exists() else None
             return cls(read_json(path, MOST_TOKENIZER_BYTES), config)
         except (OSError, UserError) as error:
-            raise UserError(f"{path} cannot be used as a tokenizer.json ({error}): give another one") from error
+            raise UserError(
+                f"{path} cannot be used as a tokenizer.json ({error}): give another one"
+            ) from error
 
     @one_line_errors()
     def encode(self, text: str, special: bool = False) -> np.ndarray:
@@ -127,18 +134,21 @@ class HFTokenizer(Tokenizer):
         for token in tokens:
             ids.append(token)
             longer = self.decode(ids)
-            if longer.endswith("\ufffd"):       # a character may be incomplete
+            if longer.endswith("\ufffd"):  # a character may be incomplete
                 yield ""
                 continue
-            yield longer[len(text):]
+            yield longer[len(text) :]
             ids = ids[-CONTEXT:]
             text = longer = self.decode(ids)
-        yield longer[len(text):]
+        yield longer[len(text) :]
 
     def count_bytes(self, tokens):
-        # If case is lost, for example, bits per byte would count bytes that the model never had to predict.
+        # If case is lost, for example, bits per byte would count bytes that the model never had to
+        # predict.
         if self.decode(self.encode(PROBE)) != PROBE:
-            raise UserError("not defined, because this tokenizer.json does not keep every character of a text")
+            raise UserError(
+                "not defined, because this tokenizer.json does not keep every character of a text"
+            )
         return super().count_bytes(tokens)
 
     def to_dict(self):

@@ -1,4 +1,4 @@
-"""What all tokenizers have in common."""
+"""The base class of all tokenizers."""
 
 import codecs
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from npgpt.errors import UserError
 
-TOKENS_AT_ONCE = 1 << 20    # decoded at a time, to count bytes
+TOKENS_AT_ONCE = 1 << 20  # whose bytes are counted: a token file may be larger than the memory
 
 
 class Tokenizer:
@@ -16,43 +16,64 @@ class Tokenizer:
 
     kind: str | None = None
     vocab_size: int
-    encode: Callable[..., np.ndarray]           # (text, special=False) -> ids, int64 1-D
+    encode: Callable[..., np.ndarray]  # (text, special=False) -> ids, int64 1-D
     decode_bytes: Callable[[ArrayLike], bytes]
-    eos_token_id: int | None = None     # the id that ends a document, if there is one
+    eos_token_id: int | None = None  # the id that ends a document, if there is one
     pad_token_id: int | None = None  # the id that pads a batch, if there is one
     names: dict[str, str] = {}  # of special tokens, as in transformers: {"eos_token": "</s>"}
-    special: Collection[str] = ()       # the tokens that `encode` reads in a text if it is told to
+    special: Collection[str] = ()  # the tokens that `encode` reads in a text if it is told to
 
     def decode(self, ids: ArrayLike) -> str:
-        """Return the text (str) of 1-D token ids; bytes that are not UTF-8 become U+FFFD. Raises as decode_bytes."""
+        """Return the text (str) of 1-D token ids; bytes that are not UTF-8 become U+FFFD. Raises as
+        decode_bytes.
+        """
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def decode_stream(self, tokens: Iterable[int], prompt: Iterable[int] = ()) -> Iterator[str]:
-        """Yield the text of token ids as they arrive. An incomplete character is held back until its last byte.
+        """Yield the text of token ids as they arrive. An incomplete character is held back until
+        its last byte.
 
-        prompt: the ids before them, on which the text of the first one may depend. Raises as decode_bytes.
+        prompt: the ids before them, on which the text of the first one may depend. Raises as
+        decode_bytes.
         """
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         for token in tokens:
             yield decoder.decode(self.decode_bytes([token]))
         yield decoder.decode(b"", final=True)
 
-    def batch(self, texts: list[str], length: int, left: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return texts (a list of B strings) as a batch for a model: ids and mask, int64 (B, length) each.
+    def batch(
+        self, texts: list[str], length: int, left: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return texts as a batch for a model.
 
-        Longer texts are truncated. Shorter ones are padded at their end, or for `generate` at their `left`: the mask is
-        1 for a token and 0 for padding, as transformers' attention_mask, and padding has the id pad_token_id, else
-        eos_token_id, else 0.
-        Raises UserError as `encode`, and for a length that is too short for the special tokens.
+        Parameters
+        ----------
+        texts : list of B str
+        length : int
+            Longer texts are truncated, shorter ones padded.
+        left : bool
+            Whether padding comes first, as `generate` needs it.
+
+        Returns
+        -------
+        ids : int64 array, shape (B, length)
+            Padding has the id pad_token_id, else eos_token_id, else 0.
+        mask : int64 array, shape (B, length)
+            1 for a token and 0 for padding, as transformers' attention_mask.
+
+        Raises
+        ------
+        UserError
+            As `encode`, and if the length is too short for the special tokens.
         """
         rows = [self.encode_row(text, length) for text in texts]
         padding = next((i for i in (self.pad_token_id, self.eos_token_id) if i is not None), 0)
         ids = np.full((len(rows), length), padding, dtype=np.int64)
         mask = np.zeros_like(ids)
         for i, row in enumerate(rows):
-            there = slice(length - len(row), None) if left else slice(len(row))
-            ids[i, there] = row
-            mask[i, there] = 1
+            begin = length - len(row) if left else 0
+            ids[i, begin : begin + len(row)] = row
+            mask[i, begin : begin + len(row)] = 1
         return ids, mask
 
     def encode_row(self, text: str, length: int) -> np.ndarray | list[int]:
@@ -65,9 +86,11 @@ class Tokenizer:
         Masked tokens and those that end a text count as 0.
         """
         total = 0
-        for start in range(0, len(tokens), TOKENS_AT_ONCE):     # a token file may be larger than the memory
-            ids = np.ma.compressed(tokens[start:start + TOKENS_AT_ONCE])
-            total += len(self.decode_bytes(ids if self.eos_token_id is None else ids[ids != self.eos_token_id]))
+        for start in range(0, len(tokens), TOKENS_AT_ONCE):
+            ids = np.ma.compressed(tokens[start : start + TOKENS_AT_ONCE])
+            if self.eos_token_id is not None:
+                ids = ids[ids != self.eos_token_id]
+            total += len(self.decode_bytes(ids))
         return total
 
     def to_dict(self) -> dict:
@@ -75,10 +98,14 @@ class Tokenizer:
         return {"kind": self.kind}
 
     def _checked(self, ids):
-        """Return `ids` as an int64 array. Raises UserError unless they are 1-D integers within the vocabulary."""
+        """Return `ids` as an int64 array. Raises UserError unless they are 1-D integers within the
+        vocabulary.
+        """
         ids = np.asarray(ids)
-        right = ids.ndim == 1 and (ids.size == 0 or ids.dtype.kind in "iu")
-        if not right or not ((0 <= ids) & (ids < self.vocab_size)).all():
-            raise UserError(f"token ids must be 1-D integers within this {self.kind} tokenizer's "
-                            f"vocabulary of {self.vocab_size}: use the tokenizer that made them")
+        is_row = ids.ndim == 1 and (ids.size == 0 or ids.dtype.kind in "iu")
+        if not is_row or not ((0 <= ids) & (ids < self.vocab_size)).all():
+            raise UserError(
+                f"token ids must be 1-D integers within this {self.kind} tokenizer's "
+                f"vocabulary of {self.vocab_size}: use the tokenizer that made them"
+            )
         return ids.astype(np.int64)

@@ -1,4 +1,5 @@
-"""From text to token ids and back: characters, bytes, GPT-2's byte pair encoding, any tokenizer.json.
+"""From text to token ids and back: characters, bytes, GPT-2's byte pair encoding, any
+tokenizer.json.
 
 All ids are int64, and small enough for the uint16 of nanoGPT's token files. A tokenizer is saved as
 JSON beside a checkpoint.
@@ -18,9 +19,9 @@ from npgpt.errors import UserError, one_line
 from npgpt.files import AnyPath, read_json, write_json
 
 TOKENIZER_FILE = "npgpt_tokenizer.json"
-VOCABULARY_SECONDS = 10     # to load GPT-2's vocabulary (1.5 MB), the first time over the network
+VOCABULARY_SECONDS = 10  # to load GPT-2's vocabulary (1.5 MB), the first time over the network
 
-AnyTokenizer = Any      # npgpt's, that of `tokenizers`, a fast one of transformers, or a name
+AnyTokenizer = Any  # npgpt's, that of `tokenizers`, a fast one of transformers, or a name
 
 
 class CharTokenizer(Tokenizer):
@@ -36,8 +37,9 @@ class CharTokenizer(Tokenizer):
         self.vocab_size = n = len(chars)
         self._ids = {char: i for i, char in enumerate(chars)}
         if not 0 < n <= 2**16 or len(self._ids) < n:
-            raise UserError("a char tokenizer needs 1 to 65536 characters, all different: give it "
-                            "another text")
+            raise UserError(
+                "a char tokenizer needs 1 to 65536 characters, all different: give it another text"
+            )
 
     @classmethod
     def from_text(cls, text: str) -> "CharTokenizer":
@@ -50,11 +52,13 @@ class CharTokenizer(Tokenizer):
             return np.fromiter(map(self._ids.__getitem__, text), np.int64, len(text))
         except KeyError as error:
             char = error.args[0]
-            raise UserError(f"character {char!r} (U+{ord(char):04X}) at position {text.index(char)} is unknown to this "
-                            f"char tokenizer: use only {self.chars[:100]!r}") from None
+            raise UserError(
+                f"character {char!r} (U+{ord(char):04X}) at position {text.index(char)} is unknown "
+                f"to this char tokenizer: use only {self.chars[:100]!r}"
+            ) from None
 
     def decode_bytes(self, ids):
-        """Return the UTF-8 bytes of 1-D token ids. Raises UserError for ids outside the vocabulary."""
+        """Return the UTF-8 bytes of 1-D token ids. Raises UserError for unknown ids."""
         return "".join(self.chars[i] for i in self._checked(ids)).encode("utf-8", "surrogatepass")
 
     def to_dict(self):
@@ -79,9 +83,9 @@ class ByteTokenizer(Tokenizer):
 class GPT2Tokenizer(Tokenizer):
     """GPT-2's byte pair encoding, by tiktoken, which downloads the vocabulary once and caches it.
 
-    The vocabulary is loaded when it is first used: training on token files works without it. The methods raise
-    UserError if tiktoken is missing, or if the vocabulary is neither cached nor downloaded within
-    VOCABULARY_SECONDS.
+    The vocabulary is loaded when it is first used: training on token files works without it. The
+    methods raise UserError if tiktoken is missing, or if the vocabulary is neither cached nor
+    downloaded within VOCABULARY_SECONDS.
     """
 
     kind = "gpt2"
@@ -94,14 +98,17 @@ class GPT2Tokenizer(Tokenizer):
         try:
             import tiktoken  # slow to import, and most runs do without
         except ImportError:
-            raise UserError("GPT-2's tokens need tiktoken: pip install tiktoken, or choose another "
-                            "tokenizer") from None
+            raise UserError(
+                "GPT-2's tokens need tiktoken: pip install tiktoken, or choose another tokenizer"
+            ) from None
         try:
             return call_within(VOCABULARY_SECONDS, tiktoken.get_encoding, "gpt2")
         except (OSError, ValueError) as error:
-            raise UserError(f"GPT-2's vocabulary is not cached and could not be downloaded ({one_line(error, 100)}): "
-                            "connect to the network once, or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has "
-                            "stored it") from error
+            raise UserError(
+                f"GPT-2's vocabulary is not cached and could not be downloaded "
+                f"({one_line(error, 100)}): connect to the network once, or set TIKTOKEN_CACHE_DIR "
+                "to a folder where tiktoken has stored it"
+            ) from error
 
     def encode(self, text: str, special: bool = False) -> np.ndarray:
         """Return the ids of `text`, int64 1-D. special: read "<|endoftext|>" as a token."""
@@ -110,7 +117,9 @@ class GPT2Tokenizer(Tokenizer):
         return np.array(ids, dtype=np.int64)
 
     def decode_bytes(self, ids):
-        """Return the bytes of 1-D token ids, which may end inside a character. Raises UserError for ids outside."""
+        """Return the bytes of 1-D token ids, which may end inside a character. Raises UserError for
+        ids outside.
+        """
         return self._encoding.decode_bytes(self._checked(ids).tolist())
 
 
@@ -140,11 +149,25 @@ SAVED = CharTokenizer, ByteTokenizer, GPT2Tokenizer, HFTokenizer, NoTokenizer
 
 
 def make_tokenizer(name: str, text: str | None = None) -> Tokenizer:
-    """Make the tokenizer `name`: "char" for the characters of `text`, "byte", "gpt2" or
-    "hf:PATH_OR_ID".
+    """Make a tokenizer.
 
-    Raises UserError for an unknown name, for "char" without a text, and as CharTokenizer and
-    HFTokenizer.open do.
+    Parameters
+    ----------
+    name : str
+        "char", "byte", "gpt2", or "hf:PATH_OR_ID" for a tokenizer.json on the disk or the hub.
+    text : str, optional
+        For "char": a text with all characters.
+
+    Returns
+    -------
+    Tokenizer
+        With `encode(text)`, `decode(ids)` and `vocab_size`.
+
+    Raises
+    ------
+    UserError
+        If the name is unknown, "char" has no text or more than 65536 characters, or a
+        tokenizer.json is missing or damaged.
     """
     if name == "byte":
         return ByteTokenizer()
@@ -153,10 +176,14 @@ def make_tokenizer(name: str, text: str | None = None) -> Tokenizer:
     if name.startswith("hf:"):
         return HFTokenizer.open(name.removeprefix("hf:"))
     if name != "char":
-        raise UserError(f"tokenizer {name!r} is unknown: choose char, byte or gpt2, or "
-                        "hf:PATH_OR_ID, a tokenizer.json on your disk or on the hub")
+        raise UserError(
+            f"tokenizer {name!r} is unknown: choose char, byte or gpt2, or "
+            "hf:PATH_OR_ID, a tokenizer.json on your disk or on the hub"
+        )
     if text is None:
-        raise UserError("a char tokenizer takes its characters from a text: give it one, or choose byte or gpt2")
+        raise UserError(
+            "a char tokenizer takes its characters from a text: give it one, or choose byte or gpt2"
+        )
     return CharTokenizer.from_text(text)
 
 
@@ -173,7 +200,7 @@ def given_tokenizer(given: AnyTokenizer, vocab_size: int, to_save: bool = True) 
     if isinstance(given, str):
         given = make_tokenizer(given)
     elif not isinstance(given, Tokenizer):
-        library: Any = getattr(given, "backend_tokenizer", given)       # transformers'
+        library: Any = getattr(given, "backend_tokenizer", given)  # transformers'
         if not hasattr(library, "to_str"):
             raise UserError(
                 f"tokenizer={shown(given)} is neither npgpt's, nor one of tokenizers, nor a fast "
@@ -182,8 +209,8 @@ def given_tokenizer(given: AnyTokenizer, vocab_size: int, to_save: bool = True) 
         with one_line_errors():
             description = json.loads(library.to_str())
         given = HFTokenizer(description, getattr(given, "special_tokens_map", None))
-    check_whole("vocab_size of the tokenizer of this model", getattr(given, "vocab_size", None),
-                1, vocab_size)
+    size = getattr(given, "vocab_size", None)
+    check_whole("vocab_size of the tokenizer of this model", size, 1, vocab_size)
     if to_save and type(given) not in SAVED:
         raise UserError(
             f"a tokenizer of the type {type(given).__name__} cannot be saved, only npgpt's own "
@@ -193,12 +220,16 @@ def given_tokenizer(given: AnyTokenizer, vocab_size: int, to_save: bool = True) 
 
 
 def is_called(tokenizer: Tokenizer, name: str) -> bool:
-    """Return whether make_tokenizer(name) makes this tokenizer, for "char" of some text. Raises as it does."""
-    return tokenizer.kind == "char" if name == "char" else make_tokenizer(name).to_dict() == tokenizer.to_dict()
+    """Return whether make_tokenizer(name) makes this tokenizer; char matches any text. Raises as it
+    does.
+    """
+    if name == "char":
+        return tokenizer.kind == "char"
+    return make_tokenizer(name).to_dict() == tokenizer.to_dict()
 
 
 def tokenizer_from_dict(data: dict) -> Tokenizer:
-    """Make the tokenizer that `to_dict` described. Raises UserError if `data` is not such a dict."""
+    """Make the tokenizer that `to_dict` described. Raises UserError for any other data."""
     match data:
         case {"kind": "char", "chars": str(chars)}:
             return CharTokenizer(chars)
@@ -210,7 +241,9 @@ def tokenizer_from_dict(data: dict) -> Tokenizer:
             return NoTokenizer(vocab_size)
         case {"kind": "hf", "tokenizer": dict(description)}:
             return HFTokenizer(description, data.get("names"))
-    raise UserError('a tokenizer is described by its "kind", with "chars" for char and "tokenizer" for hf')
+    raise UserError(
+        'a tokenizer is described by its "kind", with "chars" for char and "tokenizer" for hf'
+    )
 
 
 def save_tokenizer(tokenizer: Tokenizer, path: AnyPath) -> None:
@@ -222,7 +255,9 @@ def save_tokenizer(tokenizer: Tokenizer, path: AnyPath) -> None:
 
 
 def load_tokenizer(path: AnyPath) -> Tokenizer:
-    """Read a tokenizer that save_tokenizer wrote. Raises UserError if the file is missing or damaged."""
+    """Read a tokenizer that save_tokenizer wrote. Raises UserError if the file is missing or
+    damaged.
+    """
     try:
         return tokenizer_from_dict(read_json(path, MOST_TOKENIZER_BYTES))
     except (OSError, UserError) as error:

@@ -3,8 +3,8 @@
 import concurrent.futures
 import threading
 
-CONNECT_SECONDS = 8     # until the server has answered, including DNS, proxy and redirects
-STALL_SECONDS = 20      # between two packets
+CONNECT_SECONDS = 8  # until the server has answered, including DNS, proxy and redirects
+STALL_SECONDS = 20  # between two packets
 
 
 def download(url: str, size: int) -> bytes:
@@ -14,14 +14,18 @@ def download(url: str, size: int) -> bytes:
 
     try:
         # urlopen's own timeout covers neither the DNS look-up nor the sum of several attempts.
-        with call_within(CONNECT_SECONDS, urllib.request.urlopen, url, timeout=STALL_SECONDS) as response:
+        with call_within(
+            CONNECT_SECONDS, urllib.request.urlopen, url, timeout=STALL_SECONDS
+        ) as response:
             return response.read(size)
     except http.client.HTTPException as error:
         raise OSError(str(error)) from error
 
 
 def call_within(seconds, function, *args, **kwargs):
-    """Call a function that may hang, as a DNS look-up without a network does. Raises TimeoutError after `seconds`."""
+    """Call a function that may hang, as a DNS look-up without a network does. Raises TimeoutError
+    after `seconds`.
+    """
     future = concurrent.futures.Future()
 
     def work():
@@ -30,8 +34,10 @@ def call_within(seconds, function, *args, **kwargs):
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=work, daemon=True).start()      # a daemon does not keep the program from ending
+    threading.Thread(
+        target=work, daemon=True
+    ).start()  # a daemon does not keep the program from ending
     try:
         return future.result(seconds)
-    except TimeoutError as error:       # also of the function
+    except TimeoutError as error:  # also of the function
         raise TimeoutError(str(error) or f"no answer within {seconds} seconds") from None

@@ -18,9 +18,9 @@ from npgpt.engine.loops.jit import jit
 from npgpt.engine.threads import even_parts, free_cores, spread
 from npgpt.errors import UserError
 
-LEAST = 1 << 22     # products of a matmul, and
-NARROWEST = 32      # rows or columns: with fewer it stays float32
-SLICE = 1 << 18     # numbers, at least, that a thread rounds
+LEAST = 1 << 22  # products of a matmul, and
+NARROWEST = 32  # rows or columns: with fewer it stays float32
+SLICE = 1 << 18  # numbers, at least, that a thread rounds
 MULTIPLIES_BFLOAT16 = 0x80  # oneDNN's bit of CPUs with AVX512_BF16 or AMX_BF16
 LETTER, SIZE, REAL = ctypes.c_int8, ctypes.c_int64, ctypes.c_float
 
@@ -79,9 +79,9 @@ class Forgetful(Rounding):
 def matmul(a, b):
     """Compute a (..., m, k) @ b (..., k, n) on all free cores, rounded if it is large enough."""
     m, n = a.shape[-2:][0], b.shape[-1]
-    fits = a.ndim == b.ndim > 1 and a.shape[:-2] + a.shape[-1:] == b.shape[:-1]
-    fits = fits and a.dtype == b.dtype == np.float32
-    if not fits or a.size * n < LEAST or min(m, n) < NARROWEST:
+    alike = a.ndim == b.ndim > 1 and a.shape[:-2] + a.shape[-1:] == b.shape[:-1]
+    is_float32 = a.dtype == b.dtype == np.float32
+    if not alike or not is_float32 or a.size * n < LEAST or min(m, n) < NARROWEST:
         return np.asarray(a) @ np.asarray(b)
     bits = (each.as_bits() if isinstance(each, Rounding) else rounded(each) for each in (a, b))
     a, b = map(blas_matrices, bits)
@@ -91,8 +91,8 @@ def matmul(a, b):
     elif m > n:
         spread(lambda rows: multiply(a[rows], b, c[rows]), even_parts(m, free_cores()))
     else:
-        spread(lambda columns: multiply(a, b[:, columns], c[:, columns]),
-               even_parts(n, free_cores()))
+        parts = even_parts(n, free_cores())
+        spread(lambda columns: multiply(a, b[:, columns], c[:, columns]), parts)
     return c
 
 
@@ -111,16 +111,14 @@ def multiply(a, b, c):
 @functools.lru_cache(256)
 def offsets(shape, strides):
     """Return where each matrix of an array begins, in bytes after the first."""
-    found = np.zeros(shape, np.int64)
-    for each in np.ndindex(shape):
-        found[each] = np.dot(each, strides)
-    return found.ravel()
+    axes = [step * np.arange(size) for size, step in zip(shape, strides, strict=True)]
+    return np.ravel(functools.reduce(np.add.outer, axes, 0))
 
 
 def rounded(array):
     """Round float32 to the nearest bfloat16, ties to even.
 
-    Returns the bits, uint16, in memory as the array.
+    Returns the bits, uint16, in the memory order of the array.
     """
     bits = np.empty_like(array, np.uint16)
     flat, flat_bits = array.ravel("K").view(np.uint32), bits.ravel("K")
@@ -151,15 +149,19 @@ def library():
     """
     try:
         files = importlib.metadata.files("onednn-cpu-gomp") or ()
-        file, = (str(each.locate().resolve()) for each in files if each.name == "libdnnl.so.3")
+        (file,) = (str(each.locate().resolve()) for each in files if each.name == "libdnnl.so.3")
         dnnl = ctypes.CDLL(file)
     except (ImportError, OSError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise UserError(f'dtype bfloat16 needs oneDNN on a CPU ({why}): pip install '
-                        '"npgpt[bfloat16]", or use --kernels xla or --dtype float32') from None
+        raise UserError(
+            f"dtype bfloat16 needs oneDNN on a CPU ({why}): pip install "
+            '"npgpt[bfloat16]", or use --kernels xla or --dtype float32'
+        ) from None
     if not dnnl.dnnl_get_effective_cpu_isa() & MULTIPLIES_BFLOAT16:
-        raise UserError("dtype bfloat16 gains nothing on this CPU, which has neither AVX512_BF16 "
-                        "nor AMX_BF16: use --dtype float32, or --kernels xla")
+        raise UserError(
+            "dtype bfloat16 gains nothing on this CPU, which has neither AVX512_BF16 "
+            "nor AMX_BF16: use --dtype float32, or --kernels xla"
+        )
     gemm, threads = dnnl.dnnl_gemm_bf16bf16f32, dnnl.omp_get_max_threads
     set_threads = dnnl.omp_set_num_threads
     # Transposed or not; m, n, k, alpha; a, b, beta, c, addresses with leading dimensions.
@@ -167,7 +169,7 @@ def library():
     set_threads.argtypes, set_threads.restype = [ctypes.c_int], None
     threads.argtypes = []
 
-    @numba.njit(nogil=True)     # one call without Python's lock for all matrices
+    @numba.njit(nogil=True)  # one call without Python's lock for all matrices
     def multiply_all(m, n, k, of_a, a, lda, of_b, b, ldb, _, c, ldc):
         before, failed = threads(), 0
         set_threads(1)

@@ -18,11 +18,13 @@ from npgpt.engine.reference import DROPOUT, ReferenceEngine
 from npgpt.engine.sources import as_tested
 from npgpt.model.parameters import Parameters
 
-TF32_TENSOR_OP_MATH = 3     # CUBLAS_TF32_TENSOR_OP_MATH in cublas_api.h; CuPy has no name for it
+TF32_TENSOR_OP_MATH = 3  # CUBLAS_TF32_TENSOR_OP_MATH in cublas_api.h; CuPy has no name for it
 
 
 def on_gpu(config, dtype, device, kernels, frozen):
-    """Return the parameters of a model, zero, and its engine, on the GPU of a device: "gpu" is CuPy's current one."""
+    """Return the parameters of a model, zero, and its engine, on the GPU of a device: "gpu" is
+    CuPy's current one.
+    """
     import cupy
 
     with cupy.cuda.Device(number_of(device)):
@@ -33,8 +35,8 @@ def on_gpu(config, dtype, device, kernels, frozen):
 class GPUEngine(ReferenceEngine):
     """Runs the model by CuPy, on the GPU that has its parameters. Equal arguments give equal bits.
 
-    kernels: "auto", or "reference", which replaces nothing. tf32: whether matmuls round their factors to 10
-    bits of mantissa. Raises UserError if the GPU cannot do that.
+    kernels: "auto", or "reference", which replaces nothing. tf32: whether matmuls round their
+    factors to 10 bits of mantissa. Raises UserError if the GPU cannot do that.
     """
 
     synchronous = False
@@ -43,14 +45,12 @@ class GPUEngine(ReferenceEngine):
         super().__init__(params, 1)
         self.device, self.kernels, self.tf32 = params.flat.device, kernels, tf32
         if tf32:
-            *major, minor = self.device.compute_capability      # "75"
+            *major, minor = self.device.compute_capability  # "75"
             check_tf32(self.name, f"{''.join(major)}.{minor}")
         if kernels == "reference":
             return
-        forward, backward = seen_as(
-            array_type(), layers.attention_forward, layers.attention_backward
-        )
-        replaced = {"attention_forward": forward, "attention_backward": backward}
+        pair = seen_as(array_type(), layers.attention_forward, layers.attention_backward)
+        replaced = dict(zip(("attention_forward", "attention_backward"), pair, strict=True))
         if as_tested("embedding_backward"):
             replaced["embedding_backward"] = sorted_embedding_backward
         self.ops = without_frozen(table(layers, **replaced), params)
@@ -65,19 +65,25 @@ class GPUEngine(ReferenceEngine):
 
     @contextlib.contextmanager
     def running(self):
-        """Within it, arrays are made on this engine's GPU, and float32 matmuls have its precision."""
-        from cupy._core import _routines_linalg as linalg  # CuPy's setting for two matrices, of the whole process
-        from cupy.cuda import cublas  # for many, cuBLAS's, of this thread and GPU
+        """Arrays are made on this engine's GPU, and float32 matmuls have its precision."""
+        # CuPy's setting for two matrices is of the whole process; cuBLAS's, for many, of this
+        # thread and GPU.
+        from cupy._core import _routines_linalg as linalg
+        from cupy.cuda import cublas
+
+        compute, mode = linalg.COMPUTE_TYPE_FP32, cublas.CUBLAS_DEFAULT_MATH
+        if self.tf32:
+            compute, mode = linalg.COMPUTE_TYPE_TF32, TF32_TENSOR_OP_MATH
         with self.device:
-            kind, mode = linalg.get_compute_type(np.float32), cublas.getMathMode(self.device.cublas_handle)
-            linalg.set_compute_type(np.float32, linalg.COMPUTE_TYPE_TF32 if self.tf32 else linalg.COMPUTE_TYPE_FP32)
-            cublas.setMathMode(self.device.cublas_handle,
-                               TF32_TENSOR_OP_MATH if self.tf32 else cublas.CUBLAS_DEFAULT_MATH)
+            handle = self.device.cublas_handle
+            before = linalg.get_compute_type(np.float32), cublas.getMathMode(handle)
+            linalg.set_compute_type(np.float32, compute)
+            cublas.setMathMode(handle, mode)
             try:
                 yield
             finally:
-                linalg.set_compute_type(np.float32, kind)
-                cublas.setMathMode(self.device.cublas_handle, mode)
+                linalg.set_compute_type(np.float32, before[0])
+                cublas.setMathMode(handle, before[1])
 
     def dropout_rng(self, seed, step, micro_batch):
         random = self.params.xp.random
@@ -100,25 +106,35 @@ def array_type():
 
 
 def matmul(a, b):
-    """Compute a @ b; of (B, H, m, k) and (B, H, k, n), as in attention, without copies of strided matrices."""
+    """Compute a @ b; of (B, H, m, k) and (B, H, k, n), as in attention, without copies of strided
+    matrices.
+    """
     import cupy
     from cupy.cuda import cublas, runtime
 
     a, b = a.view(type=cupy.ndarray), b.view(type=cupy.ndarray)
-    kinds = {"f": (runtime.CUDA_R_32F, cublas.CUBLAS_COMPUTE_32F), "d": (runtime.CUDA_R_64F, cublas.CUBLAS_COMPUTE_64F)}
-    alike = a.ndim == b.ndim == 4 and a.shape[:2] == b.shape[:2] and a.shape[3] == b.shape[2] and a.dtype == b.dtype
-    if not alike or a.dtype.char not in kinds or 0 in (*a.shape, *b.shape):
+    kinds = {
+        "f": (runtime.CUDA_R_32F, cublas.CUBLAS_COMPUTE_32F),
+        "d": (runtime.CUDA_R_64F, cublas.CUBLAS_COMPUTE_64F),
+    }
+    batched = a.ndim == b.ndim == 4 and (*a.shape[:2], a.shape[3]) == b.shape[:3]
+    if not batched or a.dtype != b.dtype or a.dtype.char not in kinds or 0 in a.shape + b.shape:
         return a @ b
     a, b, c = blas_matrices(a), blas_matrices(b), cupy.empty((*a.shape[:3], b.shape[3]), a.dtype)
     kind, compute = kinds[a.dtype.char]
     one, zero = np.array([[1.0], [0.0]], a.dtype)
+    # The longer axis first: (n, m, k), (n, k, l), (n, m, l)
     batches = [each.swapaxes(0, 1) if len(c) > c.shape[1] else each for each in (a, b, c)]
-    for x, y, z in zip(*batches, strict=True):      # the longer axis first: (n, m, k), (n, k, l), (n, m, l)
-        # cuBLAS's matrices have columns without gaps: it reads each of these as its transpose. z^T = y^T x^T
-        arrays = [each for array in (y, x) for each in (array.data.ptr, kind, layout(array)[1],
-                                                        array.strides[0] // array.itemsize)]
+    for x, y, z in zip(*batches, strict=True):
+        (n, m, k), width = x.shape, y.shape[2]
+        # cuBLAS's matrices have columns without gaps: it reads each of these as its transpose.
+        # z^T = y^T x^T
         cublas.gemmStridedBatchedEx(
-            cupy.cuda.Device().cublas_handle, layout(y)[0], layout(x)[0], y.shape[2], x.shape[1], x.shape[2],
-            one.ctypes.data, *arrays, zero.ctypes.data, z.data.ptr, kind, z.shape[2], z.strides[0] // z.itemsize,
-            len(z), compute, cublas.CUBLAS_GEMM_DEFAULT)
+            cupy.cuda.Device().cublas_handle,
+            *(layout(y)[0], layout(x)[0], width, m, k, one.ctypes.data),
+            *(y.data.ptr, kind, layout(y)[1], y.strides[0] // y.itemsize),
+            *(x.data.ptr, kind, layout(x)[1], x.strides[0] // x.itemsize, zero.ctypes.data),
+            *(z.data.ptr, kind, z.shape[2], z.strides[0] // z.itemsize),
+            *(n, compute, cublas.CUBLAS_GEMM_DEFAULT),
+        )
     return c

@@ -20,10 +20,12 @@ from npgpt.model.variants import model_forward
 class Texts:
     """The tokens of B texts that are continued.
 
-    When they no longer fit into `block_size`, the last block_size // 2 are read again: one long pass for many short
-    ones. (GPT-2's positions are learned and absolute, so a cached key cannot move to an earlier position.)
-    pads: how many of each text's first tokens are padding, (B,) integers, or None. Each text is read as it would be
-    alone: no token sees padding, and positions count tokens.
+    When they no longer fit into `block_size`, the last block_size // 2 are read again: one long
+    pass for many short ones. (GPT-2's positions are learned and absolute, so a cached key cannot
+    move to an earlier position.)
+
+    pads: how many of each text's first tokens are padding, (B,) integers, or None. Each text is
+    read as it would be alone: no token sees padding, and positions count tokens.
     """
 
     def __init__(self, config, B, pads=None):
@@ -32,13 +34,14 @@ class Texts:
         self.pads = np.zeros(B, np.int64) if pads is None else pads
 
     def add(self, idx):
-        """Add the next tokens of each text, (B, T). Return those to read, and how many are before them.
+        """Add the next tokens of each text, (B, T). Return those to read, and how many are before
+        them.
         """
         begin, self.tokens = self.tokens.shape[1], np.concatenate([self.tokens, idx], axis=1)
         if self.tokens.shape[1] > self.block_size:
             lengths = self.tokens.shape[1] - self.pads
             lengths = np.where(lengths > self.block_size, max(1, self.block_size // 2), lengths)
-            self.tokens = self.tokens[:, -lengths.max():]
+            self.tokens = self.tokens[:, -lengths.max() :]
             self.pads = lengths.max() - lengths
             begin = 0
         return self.tokens[:, begin:], begin
@@ -49,7 +52,7 @@ class Texts:
 
     def back(self, n):
         """Forget the last n tokens."""
-        self.tokens = self.tokens[:, :self.tokens.shape[1] - n]
+        self.tokens = self.tokens[:, : self.tokens.shape[1] - n]
 
 
 class Reader:
@@ -72,10 +75,22 @@ class Reader:
         return self._cache.texts.tokens.copy()
 
     def read(self, tokens: ArrayLike) -> np.ndarray:
-        """Read the next tokens of each text, (B, T) integers -> the logits after each, (B, T, V).
+        """Read the next tokens of each text.
 
-        The logits are a NumPy array, on a GPU as well. Raises UserError for other shapes or ids,
-        and if more than `block_size` tokens would be read.
+        Parameters
+        ----------
+        tokens : integers, shape (B, T)
+            Token ids.
+
+        Returns
+        -------
+        logits : array, shape (B, T, V)
+            Those after each token, as a NumPy array, on a GPU as well.
+
+        Raises
+        ------
+        UserError
+            For other shapes or ids, and if more than `block_size` tokens would be read.
         """
         tokens = check_ids(self._config, tokens)
         B, N = self.tokens.shape
@@ -90,13 +105,22 @@ class Reader:
         before = texts.tokens
         try:
             return self._cache.read(tokens, every=True)
-        except BaseException:           # such as Ctrl-C: its keys may be missing
+        except BaseException:  # such as Ctrl-C: its keys may be missing
             texts.tokens = before
             raise
 
     def reorder(self, rows: ArrayLike) -> None:
-        """Continue text rows[i] in row i: rows (B',) integers, of which some may be equal, such as
-        the beams that survive. Raises UserError for rows that are not there.
+        """Continue text rows[i] in row i.
+
+        Parameters
+        ----------
+        rows : integers, shape (B',)
+            Some may be equal, such as the beams that survive.
+
+        Raises
+        ------
+        UserError
+            For rows that are not there.
         """
         rows, last = as_integers(rows, "rows"), len(self.tokens) - 1
         there = rows.ndim == 1 and rows.size and (rows.clip(0, last) == rows).all()
@@ -104,7 +128,18 @@ class Reader:
         self._cache.reorder(rows)
 
     def back(self, n: int) -> None:
-        """Forget the last n tokens of each text. Raises UserError if so many were not read."""
+        """Forget the last tokens of each text.
+
+        Parameters
+        ----------
+        n : integer
+            How many tokens.
+
+        Raises
+        ------
+        UserError
+            If so many were not read.
+        """
         texts = self._cache.texts
         check_whole("n", n, 0, max(0, texts.tokens.shape[1] - texts.pads.max()))
         texts.back(n)
@@ -113,14 +148,14 @@ class Reader:
 class KVCache:
     """Reads the next tokens of B texts, and keeps each layer's keys and values of the earlier ones.
 
-    The next token then costs the work of one position instead of the whole context. pads: as in `Texts`. looking: a
-    `Looking`, whose lines and edits then run.
+    The next token then costs the work of one position instead of the whole context. pads: as in
+    `Texts`. trace: a `ForwardTrace`, whose lines and edits then run.
     """
 
-    def __init__(self, engine, B, pads=None, looking=None):
+    def __init__(self, engine, B, pads=None, trace=None):
         self.engine, self.params = engine, engine.params
         self.texts = Texts(engine.params.config, B, pads)
-        self.config = config = (looking or engine).config           # with the block that is run
+        self.config = config = (trace or engine).config  # with the block that is run
         shape = config.n_layer, 2, B, config.n_head, config.block_size, config.head_size
         if self.params.xp is np:
             needed = math.prod(shape) * self.params.dtype.itemsize
@@ -131,77 +166,76 @@ class KVCache:
             self.mask = engine.ops.causal_mask(
                 None, xp.zeros((1, config.block_size, 1), dtype=dtype)
             )
-        self.lesson = (looking or transformer).gpt_forward
-        self.ops = without_caches((looking or engine).ops)
+        self.lesson = (trace or transformer).gpt_forward
+        self.ops = without_caches((trace or engine).ops)
 
     def reorder(self, rows):
         """As in `Texts`."""
         self.texts.reorder(rows)
-        rows, = self.engine.on_device(rows)
+        (rows,) = self.engine.on_device(rows)
         with on_device_of(self.params.flat):
             self.arrays = self.arrays[:, :, rows]
 
     def read(self, idx, every=False):
-        """Read the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token after them.
+        """Read the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token
+        after them.
 
         every: -> logits (B, T, V) after each. All are on the host, where tokens are drawn; on a GPU
         this is the only wait per token.
         """
         idx, begin = self.texts.add(idx)
-        T = idx.shape[1]
-        keys_at = np.arange(begin + T)                              # (S,)
-        distances = keys_at[begin:, None] - keys_at                 # (T, S)
-        positions = keys_at[begin:] - self.texts.pads[:, None]      # (B, T)
-        positions = np.maximum(positions, 0)                        # 0 if it is padding
-        layers = iter(self.arrays)          # of the layers that this forward has yet to run
+        end, padded = begin + idx.shape[1], self.texts.pads.any()
+        layers = iter(self.arrays)  # of the layers that this forward has yet to run
 
-        def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
-            """Compute attention of the new queries on all keys; new keys are stored after the earlier ones."""
-            keys, values = (each[:, :, :begin + T] for each in next(layers))        # 2 x (B, H, S, D)
+        def store(k, v):
+            keys, values = (each[:, :, :end] for each in next(layers))  # 2 x (B, H, S, D)
             keys[:, :, begin:], values[:, :, begin:] = k, v
-            if self.texts.pads.any():
-                hidden = is_padding(keys_at, keys_at[begin:, None], self.texts.pads)
-                padding, = self.engine.on_device(np.where(hidden, -np.inf, 0.0).astype(q.dtype))
-                mask = padding if mask is None else mask + padding
-            return self.ops.attention_forward(q, keys, values, scale, mask, dropout_mask)
+            return keys, values
 
+        last = (lambda x: x) if every else (lambda x: x[:, -1:])
         masks = draw_masks(self.config, *idx.shape, self.params.dtype)
         with self.engine.running():
-            idx, positions, distances = self.engine.on_device(idx, positions, distances[None, None])
-            mask = self.mask[begin:begin + T, :begin + T]           # (T, S)
-            last = slice(None) if every else slice(-1, None)
-            ops = reading(self.ops, positions, mask, attention_forward, lambda x: x[:, last])
-            config = self.config.at(positions=positions, distances=distances)
+            idx, pads = self.engine.on_device(idx, self.texts.pads)
+            mask = self.mask[begin:end, :end]  # (T, S)
+            ops, config = reading(
+                self.params.xp, self.ops, self.config, begin, pads, padded, mask, store, last
+            )
             logits, _ = model_forward(idx, self.params.tree, config, masks, ops, lesson=self.lesson)
         return to_host(logits if every else logits[:, -1])
 
 
-def reading(ops, positions, mask, attention_forward, last):
-    """Return the table with which a model reads tokens at some positions, (B, T) integers.
+def reading(xp, ops, config, begin, pads, padded, causal, store, last):
+    """Return the table and the config with which a model reads T tokens after `begin` others.
 
-    mask: the causal one, (T, S). attention_forward: has the earlier keys, too. last: a function of
-    x (B, T, C) that returns what the head reads, such as its last token's, (B, 1, C): the head is
-    the largest matmul. It computes all logits if edited lines may read them.
+    pads: as in `Texts`; padded: whether some may not be 0; causal: the mask of the new tokens,
+    (T, S). store: a function of a layer's new keys and values that returns all, (B, H, S, D).
+    last: a function of x (B, T, C) that returns what the head reads, such as its last token's,
+    (B, 1, C): the head is the largest matmul. It computes all logits if edited lines may read them.
     """
-    def embedding_forward(idx, wte, wpe):           # as one row, because each token has its own position
+    T, S = causal.shape
+    key, query = xp.arange(S), begin + xp.arange(T)[:, None]  # (S,), (T, 1)
+    positions = xp.maximum(query[:, 0] - pads[:, None], 0)  # (B, T), 0 if it is padding
+    if padded:
+        hidden = (key < pads[:, None, None, None]) & (key != query)  # (B, 1, T, S)
+        padding = xp.where(hidden, -np.inf, 0.0).astype(causal.dtype)
+
+    def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
+        mask = causal if mask is None else mask  # a block may have another mask
+        mask = mask + padding if padded else mask
+        return ops.attention_forward(q, *store(k, v), scale, mask, dropout_mask)
+
+    def embedding_forward(idx, wte, wpe):  # as one row, because each token has its own position
         x, cache = ops.embedding_forward(idx.reshape(1, -1), wte, wpe[positions.reshape(-1)])
         return x.reshape(*idx.shape, -1), cache
 
     def head_forward(x, weight):
         return ops.head_forward(last(x), weight)
 
-    return table(
+    replaced = table(
         ops,
         embedding_forward=embedding_forward,
         attention_forward=attention_forward,
-        causal_mask=lambda _, x: mask,
+        causal_mask=lambda _, x: causal,
         head_forward=head_forward if as_tested("gpt_forward") else ops.head_forward,
     )
-
-
-def is_padding(key, query, pads):
-    """Return True where a key is padding, and not the query itself.
-
-    key (S,), query (T, 1), pads (B,) -> (B, 1, T, S).
-    """
-    return (key < pads[:, None, None, None]) & (key != query)
+    return replaced, config.at(positions=positions, distances=(query - key)[None, None])

@@ -1,4 +1,6 @@
-"""Tables of operations: `npgpt.layers` with some entries replaced, or whose lines see arrays of another type."""
+"""Tables of operations: `npgpt.layers` with some entries replaced, or whose lines see arrays of
+another type.
+"""
 
 from types import SimpleNamespace
 
@@ -15,11 +17,18 @@ def table(ops=layers, **replaced):
 
 
 def without_caches(ops):
-    """Return a table for forwards without a backward: all caches are None, and their memory is freed at once."""
+    """Return a table for forwards without a backward: all caches are None, and their memory is
+    freed at once.
+    """
+
     def forget(forward):
         return lambda *arguments, **named: (forward(*arguments, **named)[0], None)
 
-    forwards = [name for name in layers.__all__ if name.endswith("_forward") and name != "cross_entropy_forward"]
+    forwards = [
+        name
+        for name in layers.__all__
+        if name.endswith("_forward") and name != "cross_entropy_forward"
+    ]
     return table(ops, **{name: forget(getattr(ops, name)) for name in forwards})
 
 
@@ -67,7 +76,8 @@ def headless(ops):
 
 
 def seen_as(kind, forward, backward):
-    """Wrap the pair of a layer: its lines see all arrays as `kind`, a subclass with operators of its own.
+    """Wrap the pair of a layer: its lines see all arrays as `kind`, a subclass with operators of
+    its own.
 
     The results are plain arrays.
     """
@@ -77,7 +87,9 @@ def seen_as(kind, forward, backward):
         return array.view(type=kind) if isinstance(array, plain) else array
 
     def seeing_forward(*arguments, **named):
-        y, cache = forward(*map(seen, arguments), **{name: seen(each) for name, each in named.items()})
+        y, cache = forward(
+            *map(seen, arguments), **{name: seen(each) for name, each in named.items()}
+        )
         return y.view(type=plain), cache
 
     def seeing_backward(dy, cache):

@@ -17,17 +17,19 @@ from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import Parameters
 from npgpt.model.variants import model_backward, model_forward
 
-DROPOUT = 1         # the stream of random numbers for dropout; the trainer draws batches from another one
+DROPOUT = 1  # the stream of random numbers for dropout; the trainer draws batches from another one
 
 
 class ReferenceEngine:
-    """Runs each layer once on whole arrays, so that `print` and breakpoints in a layer show what a learner expects.
+    """Runs each layer once on whole arrays, so that `print` and breakpoints in a layer show what a
+    learner expects.
 
-    params: the model's `Parameters`. threads: of BLAS. The attribute config has the block that is run.
+    params: the model's `Parameters`. threads: of BLAS. The attribute config has the block that is
+    run.
     """
 
     model_backward, kernels = staticmethod(model_backward), "reference"
-    synchronous = True          # whether results are ready when a call returns
+    synchronous = True  # whether results are ready when a call returns
 
     def __init__(self, params: Parameters, threads: int):
         self.params, self.threads = params, threads
@@ -54,22 +56,19 @@ class ReferenceEngine:
         total, grads = 0.0, None
         with self.running():
             for (idx, targets), rng in zip(batches, rngs, strict=True):
-                loss, new = self.run(idx, targets, rng, count, mask)
-                total, grads = total + to_scalar(loss), self.added(new, grads)
+                share = counted(targets) / count
+                idx, targets, where = self.on_device(idx, targets, mask)
+                logits, gpt = self.run_forward(idx, rng, where)
+                loss, cross_entropy = cross_entropy_forward(logits, targets)
+                dlogits = self.ops.cross_entropy_backward(share, cross_entropy)
+                dp = self.model_backward(dlogits, gpt, self.ops)
+                total += to_scalar(loss * share)
+                grads = self.added(self.params.flatten(dp), grads)
         return total, grads
 
     def for_user(self, loss, grads):
         """Return what `loss_and_grads` has returned, in arrays of the model's library."""
         return loss, grads
-
-    def run(self, idx, targets, rng, count, mask):
-        """Run one forward and backward; return the loss times its share of `count`, and the gradients."""
-        share = counted(targets) / count
-        idx, targets, mask = self.on_device(idx, targets, mask)
-        logits, gpt = self.run_forward(idx, rng, mask)
-        loss, cross_entropy = cross_entropy_forward(logits, targets)
-        dlogits = self.ops.cross_entropy_backward(share, cross_entropy)
-        return loss * share, self.params.flatten(self.model_backward(dlogits, gpt, self.ops))
 
     def run_forward(self, idx, rng, mask):
         """Return the logits (B, T, V) and the cache. The arguments are on the model's device."""
@@ -106,6 +105,7 @@ class ReferenceEngine:
 
     def added(self, grads, add_to):
         """Return grads, or add_to with grads added in place, on the cores that are free."""
+
         def add(name):
             add_to[name] += grads[name]
 
@@ -119,7 +119,9 @@ class ReferenceEngine:
         return update_slices(self.params, grads, moments, step, self.threads)
 
     def dropout_rng(self, seed: int, step: int, micro_batch: int) -> object:
-        """Return a generator for the dropout masks of a micro-batch: reproducible for one kind of device."""
+        """Return a generator for the dropout masks of a micro-batch: reproducible for one kind of
+        device.
+        """
         return np.random.default_rng([seed, DROPOUT, step, micro_batch])
 
     def reader(self, B, pads=None):

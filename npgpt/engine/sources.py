@@ -1,4 +1,4 @@
-"""The source of the lesson's functions, and digests of the code that the engines' replacements were tested with."""
+"""The source of functions, and digests of the lesson's, with which the replacements were tested."""
 
 import ast
 import functools
@@ -38,13 +38,20 @@ TESTED = {
 
 @functools.lru_cache(1024)
 def tree_of(code):
-    """Return the syntax tree of a function's code; None if its source is missing, or is not what was loaded."""
+    """Return the syntax tree of a function's code.
+
+    It is None if there is no source, or the file has changed since import.
+    """
     try:
         tree, codes = parsed("".join(inspect.findsource(code)[0]), code.co_filename)
     except (OSError, SyntaxError):
         return None
-    found = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)
-             and (each.name, first_line(each)) == (code.co_name, code.co_firstlineno)]
+    found = [
+        each
+        for each in ast.walk(tree)
+        if isinstance(each, ast.FunctionDef)
+        and (each.name, first_line(each)) == (code.co_name, code.co_firstlineno)
+    ]
     return found[0] if found and code in codes else None
 
 
@@ -68,25 +75,33 @@ def parsed(source, file):
 
 
 def run_again(block, visitor, names, lesson):
-    """Run the definitions of a block's file a second time, changed by a NodeTransformer; return forward and backward.
+    """Run the definitions of a block's file a second time; return forward and backward.
 
-    names: those that they get; lesson: functions of the layers and of the transformer, loaded again, by name.
+    visitor: a NodeTransformer that changes them; names: the global names that they get; lesson:
+    functions of the layers and of the transformer, loaded again, by name.
     """
     tree = ast.parse(block.texts[block.file])
-    tree.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef)]
+    kinds = ast.Import | ast.ImportFrom | ast.FunctionDef
+    tree.body = [node for node in tree.body if isinstance(node, kinds)]
+    tree = ast.fix_missing_locations(visitor.visit(tree))
     there, originals = {**block.forward.__globals__, **names}, vars(layers) | vars(transformer)
-    exec(compile(ast.fix_missing_locations(visitor.visit(tree)), block.file, "exec"), there)
-    there.update({name: lesson[value.__name__] for name, value in there.items()
-                  if isinstance(value, FunctionType) and originals.get(value.__name__) is value})
+    exec(compile(tree, block.file, "exec"), there)
+    for name, value in there.items():
+        if isinstance(value, FunctionType) and originals.get(value.__name__) is value:
+            there[name] = lesson[value.__name__]
     functions = [there.get(each.__name__) for each in (block.forward, block.backward)]
-    for old, new in zip((block.forward, block.backward), functions, strict=True):
-        if not isinstance(new, FunctionType) or (new.__code__.co_filename, new.__code__.co_firstlineno) != (
-                old.__code__.co_filename, old.__code__.co_firstlineno):
-            raise UserError(
-                f"forward and backward of {block} must be functions of one file, which runs again "
-                "for XLA"
-            )
+    if [*map(place, functions)] != [place(block.forward), place(block.backward)]:
+        raise UserError(
+            f"forward and backward of {block} must be functions of one file, which runs again for "
+            "XLA"
+        )
     return functions
+
+
+def place(function):
+    """Return the file and the line of a function; None for anything else."""
+    code = getattr(function, "__code__", None)
+    return code and (code.co_filename, code.co_firstlineno)
 
 
 @functools.lru_cache(64)
@@ -95,7 +110,7 @@ def digest(code):
     tree = tree_of(code)
     if tree is None:
         return None
-    body = tree.body[ast.get_docstring(tree) is not None:]
+    body = tree.body[ast.get_docstring(tree) is not None :]
     return hashlib.sha256(ast.unparse([tree.args, *body]).encode()).hexdigest()[:12]
 
 

@@ -1,5 +1,4 @@
-"""Try a user's block on small random arrays, before it runs: what would train wrongly is refused.
-"""
+"""Try a user's block on small random arrays and refuse what would train wrongly."""
 
 import copy
 import itertools
@@ -13,21 +12,19 @@ from npgpt.model.block import GPT2, places
 from npgpt.model.masks import BlockMasks
 from npgpt.model.tree import flatten, nest
 
-ALONE = slice(0, 1), slice(1, 2)        # each text of a trial
+ALONE = slice(0, 1), slice(1, 2)  # each text of a trial
 
 
-def trial(config, dtype=np.float32, rng=None, B=2, T=3):
+def random_arguments(config, dtype=np.float32, rng=None, B=2, T=3):
     """Return x and dx_out (B, T, C), the parameters p of one block, and a mask.
 
-    The numbers are random, of unit scale. Nothing can be written to x, dx_out and p, because
-    others need what they hold. rng: by default always the same; T: at most block_size.
+    The numbers are random, of unit scale. x, dx_out and p are read-only: they are reused later.
+    rng: by default always the same; T: at most block_size.
     """
-    rng = rng or np.random.default_rng(0)
-    T = min(T, config.block_size)
+    rng, T = rng or np.random.default_rng(0), min(T, config.block_size)
     x, dx_out = rng.standard_normal((2, B, T, config.n_embd), dtype)
-    facts = config.block.parameters_of(config).items()
     p = {}
-    for name, (shape, _) in facts:
+    for name, (shape, _) in config.block.parameters_of(config).items():
         scale = dtype(shape[0] ** 0.5 if len(shape) > 1 else 1)
         p[name] = rng.standard_normal(shape, dtype) / scale
     for array in (x, dx_out, *p.values()):
@@ -35,20 +32,20 @@ def trial(config, dtype=np.float32, rng=None, B=2, T=3):
     return x, dx_out, nest(p), layers.causal_mask(None, x) if config.causal else None
 
 
-def tried(config, ops=layers, by=lambda function: function, texts=(slice(2),)):
-    """Run all forwards, then all backwards, on a `trial`.
+def run_block(config, ops=layers, compiled=lambda function: function, texts=(slice(2),)):
+    """Run all forwards, then all backwards, on `random_arguments`.
 
-    by: wraps a function of x, dx_out and p.
+    compiled: compiles a function of x, dx_out and p.
     texts: slices, one for each call; by default one call with both texts.
     Returns a dict for each call: "x_out", "dx", "the gradient of …" -> array.
     """
-    x, dx_out, p, mask = trial(config)
+    x, dx_out, p, mask = random_arguments(config)
     block = config.with_block().block
 
-    def run(x, dx_out, p):
+    def forwards_and_backwards(x, dx_out, p):
         masks = BlockMasks()
-        results = []
         ran = [block.forward(x[part], p, config, 0, mask, masks, ops) for part in texts]
+        results = []
         for part, (x_out, cache) in zip(texts, ran, strict=True):
             dx, dp = block.backward(dx_out[part], cache, ops)
             grads = {f"the gradient of {name}": each for name, each in flatten(dp).items()}
@@ -56,32 +53,35 @@ def tried(config, ops=layers, by=lambda function: function, texts=(slice(2),)):
         return results
 
     with np.errstate(all="ignore"):
-        return by(run)(x, dx_out, p)
+        return compiled(forwards_and_backwards)(x, dx_out, p)
 
 
 def validate(config):
-    """Raise UserError unless both functions run, and their results fit and stay what they are.
+    """Raise UserError unless both functions run, and a call changes nothing that others returned.
 
-    Others are added to the gradients: none may share memory with another or with a parameter.
+    Gradients are added up in place: none may share memory with another or with a parameter.
     """
-    results, = tried(config)
+    (results,) = run_block(config)
     grads = {name: array for name, array in results.items() if name not in ("x_out", "dx")}
     for (name, one), (other, two) in itertools.product(grads.items(), repeat=2):
         if not one.flags.writeable or name != other and np.shares_memory(one, two):
-            raise UserError(f"{config.block}: {name} must have memory of its own, because "
-                            "others are added to it: return a copy")
-    first, = tried(config, texts=ALONE[:1])
+            raise UserError(
+                f"{config.block}: {name} must have memory of its own, because "
+                "other gradients are added to it in place: return a copy"
+            )
+    (first,) = run_block(config, texts=ALONE[:1])
     before = copy.deepcopy(first)
-    again, _ = tried(config, texts=ALONE)
+    again, _ = run_block(config, texts=ALONE)
     if changed := differing(before, first) + differing(before, again):
-        raise UserError(f"{config.block}: {changed[0]} differs after the block has been called for "
-                        "another text: return new arrays and a new cache each time, draw no "
-                        "random numbers")
+        raise UserError(
+            f"{config.block}: {changed[0]} differs after the block has been called for another "
+            "text: return new arrays and a new cache each time, draw no random numbers"
+        )
 
 
 def check_trained(config, trained):
     """Raise UserError unless the backward returns the gradients of these parameters of a model."""
-    results, = tried(config)
+    (results,) = run_block(config)
     for name in trained:
         if name.startswith("h.") and f"the gradient of {name.split('.', 2)[2]}" not in results:
             raise config.block.lacks(name)
@@ -91,8 +91,8 @@ def mixes_texts(config):
     """Return whether the results for a text of a batch depend on the other texts."""
     if config.block == GPT2:
         return False
-    (whole,) = tried(config)
-    (one, two) = tried(config, texts=ALONE)
+    (whole,) = run_block(config)
+    one, two = run_block(config, texts=ALONE)
     with np.errstate(all="ignore"):
         alone = {name: one[name] + two[name] for name in whole}
     for name in ("x_out", "dx"):
@@ -107,45 +107,38 @@ def check_continuing(config, ends=(1, 2, 3)):
     """
     if config.block == GPT2:
         return
-    x, _, p, mask = trial(config)
-    kept = []
-    T = x.shape[1]
-    H = config.n_head
-    D = config.head_size
+    x, _, p, mask = random_arguments(config)
+    B, T, _ = x.shape
+    kept, rows, begin = [], [], 0
+    expected = []  # of each part: the shapes of the keys and values that attention gets
 
     def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
         kept.append((k, v))
         k, v = (np.concatenate(each, axis=2) for each in zip(*kept, strict=True))
         return layers.attention_forward(q, k, v, scale, mask)
 
-    def run(ops, begin, end, **where):
-        at = config.at(**where)
-        seen = mask[begin:end, :end]
+    def forward(ops, begin, end, **where):
+        at, seen = config.at(**where), mask[begin:end, :end]
         return at.block.forward(x[:, begin:end], p, config, 0, seen, BlockMasks(), ops)[0]
 
     ops = SimpleNamespace(**{**vars(layers), "attention_forward": attention_forward})
-    rows = []
     where = places(x)
-    once = True
-    begin = 0
     with config.block.blamed(), np.errstate(all="ignore"):
-        whole = run(layers, 0, T, **where)
+        whole = forward(layers, 0, T, **where)
     with config.block.blamed(" for a token that continues a text"), np.errstate(all="ignore"):
         for end in sorted({min(end, T) for end in ends}):
-            positions = where["positions"].repeat(2, axis=0)[:, begin:end]
+            positions = where["positions"].repeat(B, axis=0)[:, begin:end]
             distances = where["distances"][..., begin:end, :end]
-            rows.append(run(ops, begin, end, positions=positions, distances=distances))
-            made = kept[len(rows) - 1:]
-            shape = (2, H, end - begin, D)
-            once = once and len(kept) in (0, len(rows)) and all(
-                each.shape == shape for pair in made for each in pair)
-            if not once:
+            rows.append(forward(ops, begin, end, positions=positions, distances=distances))
+            expected.append(2 * [(B, config.n_head, end - begin, config.head_size)])
+            found = [[k.shape, v.shape] for k, v in kept]
+            if found not in ([], expected):
                 break
             begin = end
-    if not once or abs(np.concatenate(rows, axis=1) - whole).max() > 1e-3 * abs(whole).max():
+    if begin < T or abs(np.concatenate(rows, axis=1) - whole).max() > 1e-3 * abs(whole).max():
         raise UserError(
-            f"{config.block} cannot continue texts: token by token it computes something else "
-            "than at once; a token sees others in ops.attention_forward alone, called once, with "
+            f"{config.block} cannot continue texts: token by token it computes something else than "
+            "at once; a token sees others in ops.attention_forward alone, called once, with "
             "GPT-2's heads, mask"
         )
 
@@ -154,7 +147,11 @@ def differing(results, others):
     """Return the names of the arrays of two dicts that differ by more than rounding."""
     finite = {name: array[np.isfinite(array)] for name, array in results.items()}
     scales = {name: abs(array).max(initial=0.0) for name, array in finite.items()}
-    rounding = 1e-5 * max(scales.values())          # of a gradient that is 0, but for rounding
-
-    return [name for name, scale in scales.items() if not np.allclose(
-        others[name], results[name], rtol=0.0, atol=1e-4 * scale + rounding, equal_nan=True)]
+    rounding = 1e-5 * max(scales.values())  # of a gradient that is 0, but for rounding
+    near = {
+        name: np.isclose(
+            others[name], array, rtol=0.0, atol=1e-4 * scales[name] + rounding, equal_nan=True
+        )
+        for name, array in results.items()
+    }
+    return [name for name, each in near.items() if not each.all()]

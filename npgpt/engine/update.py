@@ -7,9 +7,11 @@ import numpy as np
 from npgpt.arrays import is_on_host, on_device_of
 from npgpt.engine.threads import even_parts, in_threads
 
-SLICE = 1 << 16     # values updated at a time: few enough that the temporaries of a slice stay in the cache
-GPU_SLICE = 1 << 22     # there each operation on a slice costs a launch, and temporaries only memory
-LEAST = 16          # slices of a thread: fewer take less time than waking the thread
+SLICE = (
+    1 << 16
+)  # values updated at a time: few enough that the temporaries of a slice stay in the cache
+GPU_SLICE = 1 << 22  # there each operation on a slice costs a launch, and temporaries only memory
+LEAST = 16  # slices of a thread: fewer take less time than waking the thread
 
 
 def update_slices(params, grads, moments, step, threads=1):
@@ -51,12 +53,17 @@ def slices(params, rates_of):
         groups[-1][0].append(name)
         last_kind = kind
     ends = [first for _, first in groups[1:]] + [end]
-    return [(names, first, start, min(start + size, last - first))
-            for (names, first), last in zip(groups, ends, strict=True) for start in range(0, last - first, size)]
+    return [
+        (names, first, start, min(start + size, last - first))
+        for (names, first), last in zip(groups, ends, strict=True)
+        for start in range(0, last - first, size)
+    ]
 
 
 def slice_of(grads, part):
-    """Return the gradients of a part of the parameters, 1-D: a view of one array, or small arrays concatenated."""
+    """Return the gradients of a part of the parameters, 1-D: a view of one array, or small arrays
+    concatenated.
+    """
     names, _, start, end = part
     flat = [grads[name].reshape(-1) for name in names]
     return flat[0][start:end] if len(flat) == 1 else np.concatenate(flat)
@@ -67,9 +74,11 @@ def norm_of(gs, threads):
 
     The slices are summed in order: so the norm has the same bits on any number of threads.
     """
+
     def square_sums(part):
-        return [float(np.einsum("i,i->", g, g)) if is_on_host(g) else np.vdot(g, g)
-                for g in gs[part]]
+        return [
+            float(np.einsum("i,i->", g, g)) if is_on_host(g) else np.vdot(g, g) for g in gs[part]
+        ]
 
     of_threads = in_threads(square_sums, shares(len(gs), threads))
     total = sum(square for squares in of_threads for square in squares)

@@ -54,14 +54,14 @@ def watched(function, watch, tree=None, visitor=LINES, **names):
     assigns none. The line of an argument is that of the `def`.
     tree: of its `def`, if it was not compiled from its file as that is; visitor: inserts the
     calls; names: what else they need.
-    Raises UserError if the lines are not those of its file.
+    Raises UserError if its file has changed since import.
     """
     if isinstance(function, MethodType):
         new = watched(function.__func__, watch, tree, visitor, **names)
         return MethodType(new, function.__self__)
     old, names = function.__code__, {CALL: watch, **names}
     code = code_of(tree or tree_in_file(old), old, visitor, *names)
-    code = code.replace(co_filename=old.co_filename)        # equal codes may be of different files
+    code = code.replace(co_filename=old.co_filename)  # equal codes may be of different files
     cells = dict(zip(old.co_freevars, function.__closure__ or (), strict=True))
     cells |= {name: CellType(value) for name, value in names.items()}
     closure = tuple(cells[name] for name in code.co_freevars)
@@ -79,13 +79,15 @@ def is_watched(code):
 def tree_in_file(code):
     """Return the syntax tree of a function's code.
 
-    Raises UserError if it is not what its file says.
+    Raises UserError if its file has changed since import.
     """
     tree = code and tree_of(code)
     if tree is None:
         name = code.co_name if code else "a function"
-        raise UserError(f"{name} has no lines to read: define it by def, in a file or a notebook, "
-                        "and load it again after a change")
+        raise UserError(
+            f"{name} has no lines to read: define it by def, in a file or a notebook, "
+            "and load it again after a change"
+        )
     return tree
 
 
@@ -93,7 +95,7 @@ def tree_in_file(code):
 def code_of(tree, old, visitor, *names):
     """Return the code of a function with the calls. names: the variables that these read."""
     new = copy.deepcopy(tree)
-    new.name, new.decorator_list = "__copy__", []       # its own name is that of the function
+    new.name, new.decorator_list = "__copy__", []  # its own name is that of the function
     arguments = [each.arg for each in (*new.args.posonlyargs, *new.args.args)]
     visitor.generic_visit(new)
     new.body[:0] = located(ast.parse(calls(new.lineno, arguments)), new).body

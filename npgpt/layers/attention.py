@@ -1,4 +1,4 @@
-"""Attention: every position takes a weighted average of the values at the positions that it may see."""
+"""Attention: each position takes a weighted average of the values at positions it may see."""
 
 import numpy as np
 
@@ -6,8 +6,15 @@ import numpy as np
 def causal_mask(mask, x):
     """Hide later positions: return 0, and -inf above the diagonal, plus the mask if there is one.
 
-    x (B, T, C) gives T and the dtype -> (T, T), or the shape of the mask. It is a constant, so it
-    has no backward.
+    Parameters
+    ----------
+    mask : array (T, T) or (B, 1 or H, T, T), or None
+    x : array (B, T, C)
+        It gives T and the dtype.
+
+    Returns
+    -------
+    array (T, T), or of the mask's shape. It is a constant, so it has no backward.
     """
     T = x.shape[1]
     future = np.triu(np.full_like(x, -np.inf, shape=(T, T)), k=1)       # (T, T)
@@ -17,17 +24,34 @@ def causal_mask(mask, x):
 def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     """Compute mix = softmax(q k^T scale + mask) v for each batch entry and head.
 
-    q (B, H, T, D) queries, k and v (B, H, S, D) keys and values (S = T in training), scale a Python
-    float, mask (T, S) or (B, 1 or H, T, S) with 0 where a query may see a key and -inf where not,
-    or None; dropout_mask (B, H, T, S) of zeros and 1 / (1 - p), or None -> mix (B, H, T, D), cache.
-    (Vaswani et al. 2017, arXiv:1706.03762.)
+    Parameters
+    ----------
+    q : array (B, H, T, D), queries
+    k, v : arrays (B, H, S, D), keys and values
+        S = T in training.
+    scale : float
+    mask : array (T, S) or (B, 1 or H, T, S), or None
+        0 where a query may see a key, -inf where not. Each query must see at least one key: else
+        its largest score is -inf, and -inf - -inf is NaN (`check_mask` in npgpt/model/batch.py lets
+        a query that sees none see itself).
+    dropout_mask : array (B, H, T, S), or None
+        Zeros and 1 / (1 - p).
 
+    Returns
+    -------
+    mix : array (B, H, T, D)
+    cache : tuple
+        The arguments but the mask, and att, which is large: S values for each position and head.
+        Recomputing it would cost one of the forward's two matmuls, and the softmax.
+
+    Notes
+    -----
     The largest score of each row is subtracted: the softmax does not change, and exp cannot
-    overflow. Each query must see at least one key, or its largest score is -inf, and -inf - -inf is
-    NaN: `check_mask` in npgpt/model/batch.py lets a query that sees none see itself.
+    overflow.
 
-    The cache holds the arguments but the mask, and att, which is large: S values for each position
-    and head. Recomputing it would cost half of the forward's matmuls (one of two) and the softmax.
+    References
+    ----------
+    Vaswani et al. 2017, arXiv:1706.03762.
     """
     scores = q @ k.swapaxes(-1, -2)                                     # (B, H, T, S)
     scaled = scores * scale                                             # (B, H, T, S)
@@ -35,15 +59,27 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     largest = masked.max(axis=-1, keepdims=True)                        # (B, H, T, 1)
     exps = np.exp(masked - largest)                                     # (B, H, T, S)
     total = exps.sum(axis=-1, keepdims=True)                            # (B, H, T, 1)
-    att = exps / total                                                  # (B, H, T, S): each row sums to 1
+    att = exps / total                                                  # (B, H, T, S) sums to 1
     kept = att if dropout_mask is None else att * dropout_mask          # (B, H, T, S)
     mix = kept @ v                                                      # (B, H, T, D)
     return mix, (q, k, v, scale, att, dropout_mask)
 
 
 def attention_backward(dmix, cache):
-    """Undo `attention_forward`: dmix (B, H, T, D) -> dq (B, H, T, D), dk and dv (B, H, S, D).
+    """Undo `attention_forward`.
 
+    Parameters
+    ----------
+    dmix : array (B, H, T, D)
+    cache : tuple, from `attention_forward`
+
+    Returns
+    -------
+    dq : array (B, H, T, D)
+    dk, dv : arrays (B, H, S, D)
+
+    Notes
+    -----
     Fused: dtotal, dexps and dlargest are skipped. Line by line, in one row of the softmax:
 
         dot = sum(datt att)                             below

@@ -4,11 +4,22 @@ import numpy as np
 
 
 def embedding_forward(idx, wte, wpe):
-    """Compute x = wte[idx] + wpe[0, …, T - 1]: row t of wpe is the vector of position t.
+    """Compute x = wte[idx] + wpe[0, ..., T - 1]: row t of wpe is the vector of position t.
 
-    idx (B, T) integers, wte (V, C) token embedding, wpe (block_size, C) position embedding -> x (B, T, C), cache.
-    The cache holds idx, which says which rows were read, and the lengths of the two tables, for the
-    gradients' shapes.
+    Parameters
+    ----------
+    idx : integers (B, T), in [0, V)
+    wte : array (V, C)
+        The token embedding.
+    wpe : array (block_size, C)
+        The position embedding.
+
+    Returns
+    -------
+    x : array (B, T, C)
+    cache : tuple
+        idx, which says which rows were read, and the lengths of the two tables, for the gradients'
+        shapes.
     """
     T = idx.shape[1]
     token = wte[idx]            # (B, T, C)
@@ -18,8 +29,20 @@ def embedding_forward(idx, wte, wpe):
 
 
 def embedding_backward(dx, cache):
-    """Undo `embedding_forward`: dx (B, T, C) -> dwte (V, C), dwpe (block_size, C).
+    """Undo `embedding_forward`.
 
+    Parameters
+    ----------
+    dx : array (B, T, C)
+    cache : tuple, from `embedding_forward`
+
+    Returns
+    -------
+    dwte : array (V, C)
+    dwpe : array (block_size, C)
+
+    Notes
+    -----
     A row that was read n times gets the sum of n gradients: row v of dwte is the sum of dx over all
     b and t with idx[b, t] = v, and row t of dwpe the sum over b. `dwte[idx] += dx` would be wrong:
     for each place of a repeated token NumPy reads the old row, and the last write wins. np.add.at
@@ -29,11 +52,11 @@ def embedding_backward(dx, cache):
     B, T, C = dx.shape
     # x = token + position
     dtoken = dx                                                     # (B, T, C)
-    dposition = dx.sum(axis=0)                                      # (T, C): position was broadcast over the batch
+    dposition = dx.sum(axis=0)                                      # (T, C) broadcast over B
     # position = wpe[:T]
-    dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)       # (block_size, C): later positions were not read
+    dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)       # (block_size, C)
     dwpe[:T] = dposition
     # token = wte[idx]
-    dwte = np.zeros((vocab_size, C), dtype=dx.dtype, like=dx)       # (V, C): most tokens were not read
+    dwte = np.zeros((vocab_size, C), dtype=dx.dtype, like=dx)       # (V, C)
     np.add.at(dwte, idx, dtoken)
     return dwte, dwpe

@@ -9,21 +9,41 @@ SQRT_HALF = math.sqrt(0.5)
 
 
 def gelu_tanh_forward(x):
-    """Compute y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), elementwise: GELU's tanh form; x of any shape.
+    """Compute y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), elementwise: GELU's tanh form.
 
-    OpenAI's GPT-2 uses this form (Hendrycks & Gimpel 2016, arXiv:1606.08415). The cache holds x and the tanh, which
-    saves the backward a second tanh, the only expensive operation here.
+    Parameters
+    ----------
+    x : array of any shape, floating
+
+    Returns
+    -------
+    y : array, x's shape
+    cache : tuple
+        x, and the tanh: that saves the backward a second tanh, the only expensive operation here.
+
+    References
+    ----------
+    Hendrycks & Gimpel 2016, arXiv:1606.08415. OpenAI's GPT-2 uses this form.
     """
-    inner = SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x))       # NumPy's x**3 calls pow: far slower
+    inner = SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x))       # x**3 calls pow: far slower
     tanh = np.tanh(inner)
     y = 0.5 * x * (1.0 + tanh)
     return y, (x, tanh)
 
 
 def gelu_tanh_backward(dy, cache):
-    """Undo `gelu_tanh_forward`: dy -> dx, same shape. x reaches y twice: outside the tanh and inside it.
+    """Undo `gelu_tanh_forward`. x reaches y twice: outside the tanh and inside it.
 
-    In float32, dx is NaN for |x| > 1.8e19, as torch's is: x * x overflows to infinity, and infinity times 0 is NaN.
+    Parameters
+    ----------
+    dy : array of any shape
+        In float32, dx is NaN for |x| > 1.8e19, as torch's is: x * x overflows to infinity, and
+        infinity times 0 is NaN.
+    cache : tuple, from `gelu_tanh_forward`
+
+    Returns
+    -------
+    dx : array, dy's shape
     """
     x, tanh = cache
     # y = 0.5 * x * (1.0 + tanh)
@@ -38,10 +58,27 @@ def gelu_tanh_backward(dy, cache):
 
 
 def gelu_exact_forward(x):
-    """Compute y = x Phi(x), elementwise, with Phi the CDF of the standard normal: GELU's exact form; x of any shape.
+    """Compute y = x Phi(x), elementwise, Phi being the standard normal CDF: GELU's exact form.
 
-    This is torch's nn.GELU(), which nanoGPT uses; it differs from the tanh form by up to 4.7e-4. The cache holds x and
-    phi, which saves a second erf. Raises ImportError without SciPy, which has the error function.
+    Parameters
+    ----------
+    x : array of any shape, floating
+
+    Returns
+    -------
+    y : array, x's shape
+    cache : tuple
+        x and phi, which saves a second erf.
+
+    Raises
+    ------
+    ImportError
+        SciPy, which has the error function, is not installed.
+
+    References
+    ----------
+    Hendrycks & Gimpel 2016, arXiv:1606.08415. This is torch's nn.GELU(), which nanoGPT uses; it
+    differs from the tanh form by up to 4.7e-4.
     """
     from scipy.special import erf
     phi = 0.5 * (1.0 + erf(x * SQRT_HALF))      # Phi(x)
@@ -50,10 +87,21 @@ def gelu_exact_forward(x):
 
 
 def gelu_exact_backward(dy, cache):
-    """Undo `gelu_exact_forward`: dy -> dx, same shape. The derivative of Phi is the density of the normal.
+    """Undo `gelu_exact_forward`. The derivative of Phi is the density of the normal distribution.
 
-    Fused: dphi is skipped. It is dy * x, and dx_inside = dphi * density. But dy * x can overflow to infinity for a
-    large dy; x * density is never large, so it is computed first.
+    Parameters
+    ----------
+    dy : array of any shape
+    cache : tuple, from `gelu_exact_forward`
+
+    Returns
+    -------
+    dx : array, dy's shape
+
+    Notes
+    -----
+    Fused: dphi is skipped. It is dy * x, and dx_inside = dphi * density. But dy * x can overflow to
+    infinity for a large dy; x * density is never large, so it is computed first.
     """
     x, phi = cache
     # y = x * phi

@@ -1,21 +1,35 @@
-"""LayerNorm: bring every position to mean 0 and variance 1, then scale and shift it by learned vectors."""
+"""LayerNorm: bring each position to mean 0 and variance 1, then scale and shift it."""
 
 import numpy as np
 
 
 def layernorm_forward(x, weight, bias=None, eps=1e-5):
-    """Compute y = (x - mean) / sqrt(var + eps) * weight + bias over the last axis (Ba et al. 2016, arXiv:1607.06450).
+    """Compute y = (x - mean) / sqrt(var + eps) * weight + bias over the last axis.
 
-    x (..., C), weight (C,), bias (C,) or None -> y (..., C), cache. The variance is the biased one (divided by C).
+    Parameters
+    ----------
+    x : array (..., C), floating
+    weight : array (C,), of x's dtype
+    bias : array (C,), or None
+    eps : float
+        Added to the variance, which is the biased one (divided by C).
 
-    The cache holds xhat and rstd, all that the backward needs of x. Caching x instead would take as much memory, and
-    the backward would have to recompute mean and xhat.
+    Returns
+    -------
+    y : array (..., C)
+    cache : tuple
+        xhat and rstd, all that the backward needs of x. Caching x instead would take as much
+        memory, and the backward would have to recompute mean and xhat.
+
+    References
+    ----------
+    Ba et al. 2016, arXiv:1607.06450.
     """
     mean = x.mean(axis=-1, keepdims=True)                       # (..., 1)
     centred = x - mean                                          # (..., C)
     var = (centred * centred).mean(axis=-1, keepdims=True)      # (..., 1)
-    rstd = 1.0 / np.sqrt(var + eps)                             # (..., 1) reciprocal standard deviation
-    xhat = centred * rstd                                       # (..., C) normalized: mean 0, variance 1
+    rstd = 1.0 / np.sqrt(var + eps)                             # (..., 1) 1 / standard deviation
+    xhat = centred * rstd                                       # (..., C) mean 0, variance 1
     y = xhat * weight                                           # (..., C)
     if bias is not None:
         y = y + bias                                            # (..., C)
@@ -23,8 +37,21 @@ def layernorm_forward(x, weight, bias=None, eps=1e-5):
 
 
 def layernorm_backward(dy, cache):
-    """Undo `layernorm_forward`: dy (..., C) -> dx (..., C), dweight (C,), dbias (C,) or None.
+    """Undo `layernorm_forward`.
 
+    Parameters
+    ----------
+    dy : array (..., C)
+    cache : tuple, from `layernorm_forward`
+
+    Returns
+    -------
+    dx : array (..., C)
+    dweight : array (C,)
+    dbias : array (C,), or None
+
+    Notes
+    -----
     Fused: drstd, dvar, dcentred and dmean are skipped. Line by line, with sums and means over the C
     channels of one position:
 

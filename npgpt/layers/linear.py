@@ -4,13 +4,21 @@
 def linear_forward(x, weight, bias=None):
     """Compute y = x W + b.
 
-    x (..., n_in), weight (n_in, n_out), bias (n_out,) or None -> y (..., n_out), cache. All of one floating dtype.
+    Parameters
+    ----------
+    x : array (..., n_in), floating
+    weight : array (n_in, n_out), of x's dtype
+        W, in the layout of OpenAI's GPT-2 checkpoints ("Conv1D"); torch.nn.Linear stores W^T.
+    bias : array (n_out,), or None
 
-    The layout (in, out) is that of OpenAI's GPT-2 checkpoints ("Conv1D"); torch.nn.Linear stores the transpose.
-    The cache holds x and weight, because the gradient of either factor of a matmul needs the other one. The backward
-    does not need the bias, only whether there is one.
+    Returns
+    -------
+    y : array (..., n_out)
+    cache : tuple
+        x and weight, because the gradient of either factor of a matmul needs the other one. The
+        backward does not need the bias, only whether there is one.
     """
-    rows = x.reshape(-1, x.shape[-1])               # (N, n_in): one large matmul, not one per batch entry
+    rows = x.reshape(-1, x.shape[-1])               # (N, n_in): one large matmul
     y_rows = rows @ weight                          # (N, n_out)
     if bias is not None:
         y_rows = y_rows + bias                      # (N, n_out)
@@ -19,15 +27,29 @@ def linear_forward(x, weight, bias=None):
 
 
 def linear_backward(dy, cache):
-    """Undo `linear_forward`: dy (..., n_out) -> dx (..., n_in), dweight (n_in, n_out), dbias (n_out,) or None.
+    """Undo `linear_forward`.
 
+    Parameters
+    ----------
+    dy : array (..., n_out)
+    cache : tuple, from `linear_forward`
+
+    Returns
+    -------
+    dx : array (..., n_in)
+    dweight : array (n_in, n_out)
+    dbias : array (n_out,), or None
+
+    Notes
+    -----
     With y_nj = sum_i x_ni W_ij + b_j, where W is the weight and b the bias:
 
         dx_ni = sum_j dy_nj W_ij     ->  dy @ W.T
         dW_ij = sum_n x_ni dy_nj     ->  x.T @ dy
-        db_j  = sum_n dy_nj              (the bias was added to every row, so its gradient is the sum over the rows)
+        db_j  = sum_n dy_nj              (the bias was added to every row)
 
-    To remember the transposes: only one order of the factors gives the shape of what is differentiated.
+    To remember the transposes: only one order of the factors gives the shape of what is
+    differentiated.
     """
     x, weight, has_bias = cache
     rows = x.reshape(-1, x.shape[-1])               # (N, n_in)
@@ -46,10 +68,21 @@ def linear_backward(dy, cache):
 def head_forward(x, weight):
     """Compute one score for each token of the vocabulary: logits = x E^T, the language-model head.
 
-    x (..., C), weight (V, C) -> logits (..., V), cache.
+    Parameters
+    ----------
+    x : array (..., C), floating
+    weight : array (V, C), of x's dtype
+        E. It has the layout of the token embedding, because in GPT-2 it *is* the token embedding
+        (tied weights): the logit of a token is the dot product of x and the token's vector.
 
-    The weight has the layout of the token embedding, because in GPT-2 it *is* the token embedding (tied weights): the
-    logit of a token is the dot product of the final state and the token's vector (Press & Wolf 2017, arXiv:1608.05859).
+    Returns
+    -------
+    logits : array (..., V)
+    cache : tuple
+
+    References
+    ----------
+    Press & Wolf 2017, arXiv:1608.05859.
     """
     rows = x.reshape(-1, x.shape[-1])               # (N, C)
     logit_rows = rows @ weight.T                    # (N, V)
@@ -58,13 +91,24 @@ def head_forward(x, weight):
 
 
 def head_backward(dlogits, cache):
-    """Undo `head_forward`: dlogits (..., V) -> dx (..., C), dweight (V, C).
+    """Undo `head_forward`.
 
+    Parameters
+    ----------
+    dlogits : array (..., V)
+    cache : tuple, from `head_forward`
+
+    Returns
+    -------
+    dx : array (..., C)
+    dweight : array (V, C)
+        If the head is tied, this is one of two contributions to the embedding's gradient.
+
+    Notes
+    -----
     With logits_nv = sum_c x_nc E_vc:
 
         dx_nc = sum_v dlogits_nv E_vc,   dE_vc = sum_n dlogits_nv x_nc
-
-    If the head is tied, this dweight is one of two contributions to the embedding's gradient.
     """
     x, weight = cache
     rows = x.reshape(-1, x.shape[-1])                       # (N, C)

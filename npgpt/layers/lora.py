@@ -2,14 +2,31 @@
 
 
 def lora_forward(x, weight, bias, lora_a, lora_b):
-    """Compute y = x W + b + (x A) B (Hu et al. 2021, arXiv:2106.09685).
+    """Compute y = x W + b + (x A) B.
 
-    x (..., n_in), weight (n_in, n_out) and bias (n_out,) or None are frozen; lora_a (n_in, r), lora_b (r, n_out) are
-    trained -> y (..., n_out), cache. The rank r is small, so A and B have few values: r (n_in + n_out) instead of
-    n_in n_out. B starts with zeros, so that training starts from the frozen layer. The paper multiplies A B by
-    alpha / r; alpha = r here.
+    Parameters
+    ----------
+    x : array (..., n_in), floating
+    weight : array (n_in, n_out), frozen
+    bias : array (n_out,), frozen, or None
+    lora_a : array (n_in, r), trained
+    lora_b : array (r, n_out), trained
+        It starts with zeros, so that training starts from the frozen layer.
 
-    After training W + A B is an ordinary weight. The cache holds x A as well, which has only r channels.
+    Returns
+    -------
+    y : array (..., n_out)
+    cache : tuple
+        x A as well, which has only r channels.
+
+    Notes
+    -----
+    The rank r is small, so A and B have few values: r (n_in + n_out) instead of n_in n_out. The
+    paper multiplies A B by alpha / r; alpha = r here. After training W + A B is an ordinary weight.
+
+    References
+    ----------
+    Hu et al. 2021, arXiv:2106.09685.
     """
     rows = x.reshape(-1, x.shape[-1])               # (N, n_in)
     frozen = rows @ weight                          # (N, n_out)
@@ -23,10 +40,23 @@ def lora_forward(x, weight, bias, lora_a, lora_b):
 
 
 def lora_backward(dy, cache):
-    """Undo `lora_forward`: dy (..., n_out) -> dx (..., n_in), dlora_a (n_in, r), dlora_b (r, n_out).
+    """Undo `lora_forward`.
 
-    A and B are two linear layers, one after the other. The frozen W and b pass the gradient on and get none: that
-    saves the matmul of dW, a third of a linear layer's work.
+    Parameters
+    ----------
+    dy : array (..., n_out)
+    cache : tuple, from `lora_forward`
+
+    Returns
+    -------
+    dx : array (..., n_in)
+    dlora_a : array (n_in, r)
+    dlora_b : array (r, n_out)
+
+    Notes
+    -----
+    A and B are two linear layers, one after the other. The frozen W and b pass the gradient on and
+    get none: that saves the matmul of dW, a third of a linear layer's work.
     """
     x, weight, lora_a, lora_b, low = cache
     rows = x.reshape(-1, x.shape[-1])               # (N, n_in)

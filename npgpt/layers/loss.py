@@ -1,4 +1,4 @@
-"""Softmax cross-entropy: minus the log of the probability of the right next token, averaged over the tokens."""
+"""Softmax cross-entropy: minus the log of the right next token's probability, averaged."""
 
 import numpy as np
 
@@ -8,15 +8,25 @@ IGNORE_INDEX = -1       # the target of a position that does not count
 def cross_entropy_forward(logits, targets):
     """Compute loss = mean over the counted targets of -log softmax(logits)[target].
 
-    logits (..., V), targets (...) integers in [0, V), or -1 (`IGNORE_INDEX`) for a position that does not count; at
-    least one counts -> loss (0-d array, in nats per token: the unit of a natural logarithm), cache.
+    Parameters
+    ----------
+    logits : array (..., V), floating
+    targets : integers (...), in [0, V)
+        -1 (`IGNORE_INDEX`) for a position that does not count; at least one counts.
 
+    Returns
+    -------
+    loss : array (), in nats per token, the unit of a natural logarithm
+    cache : tuple
+        The probabilities, from which two lines make the gradient.
+
+    Notes
+    -----
     The largest logit of each row is subtracted first: the softmax does not change, and exp cannot
-    overflow. The cache holds the probabilities, from which two lines make the gradient; the logits
-    are not needed again.
+    overflow.
     """
     counted = (targets != IGNORE_INDEX)[..., None]                  # (..., 1)
-    column = np.where(counted, targets[..., None], 0)               # (..., 1) any column will do for an ignored target
+    column = np.where(counted, targets[..., None], 0)               # (..., 1) any column if ignored
     count = counted.sum(dtype=logits.dtype)                         # ()
     shifted = logits - logits.max(axis=-1, keepdims=True)           # (..., V)
     exps = np.exp(shifted)                                          # (..., V)
@@ -24,13 +34,24 @@ def cross_entropy_forward(logits, targets):
     probs = exps / total                                            # (..., V)
     at_target = np.take_along_axis(shifted, column, axis=-1)        # (..., 1)
     losses = np.log(total) - at_target                              # (..., 1) -log probs[column]
-    loss = np.where(counted, losses, 0.0).sum() / count             # () where, because an ignored loss may be infinite
+    loss = np.where(counted, losses, 0.0).sum() / count             # () ignored: maybe infinite
     return loss, (probs, column, counted, count)
 
 
 def cross_entropy_backward(dloss, cache):
-    """Undo `cross_entropy_forward`: dloss (a number, 1.0 for training) -> dlogits (..., V).
+    """Undo `cross_entropy_forward`.
 
+    Parameters
+    ----------
+    dloss : float or array (); 1.0 for training
+    cache : tuple, from `cross_entropy_forward`
+
+    Returns
+    -------
+    dlogits : array (..., V)
+
+    Notes
+    -----
     Fused: dprobs, dat_target, dtotal, dexps and dshifted are skipped. Line by line, in one row,
     with true = 1 at the target and 0 elsewhere:
 

@@ -1,4 +1,6 @@
-"""The block that a model repeats, GPT-2's or a user's own: its parameters, its forward and its backward."""
+"""The block that a model repeats, GPT-2's or a user's own: its parameters, its forward and its
+backward.
+"""
 
 import contextlib
 import dataclasses
@@ -19,7 +21,7 @@ from npgpt.model import transformer
 from npgpt.model.tree import flatten
 
 FUNCTIONS, INITS = ("parameters", "forward", "backward"), ("linear", "residual", "bias", "normal")
-PLACES = "positions", "distances"       # what a forward may ask for, by arguments of these names
+PLACES = "positions", "distances"  # what a forward may ask for, by arguments of these names
 NAME = r"([A-Za-z]\w*\.)*[A-Za-z]\w*"
 
 
@@ -64,7 +66,9 @@ class Block:
         return self
 
     def parameters_of(self, config):
-        """Return `parameters(config)`. Raises UserError, with the line, if it fails or returns something else."""
+        """Return `parameters(config)`. Raises UserError, with the line, if it fails or returns
+        something else.
+        """
         with self.blamed():
             found = self.parameters(config)
             require(f"parameters(config) of {self}", found, bool(found), "a dict with names")
@@ -72,14 +76,14 @@ class Block:
                 longer = any(other.startswith(f"{name}.") for other in found)
                 if longer or not re.fullmatch(NAME, name):
                     raise UserError(
-                        f"{name!r} in parameters(config) of {self} cannot be nested: join "
-                        "words by dots, as in mlp.c_fc.weight; what is before a dot is no other "
-                        "name"
+                        f"{name!r} in parameters(config) of {self} cannot be nested: join words by "
+                        "dots, as in mlp.c_fc.weight; what is before a dot is no other name"
                     )
-                right = isinstance(shape, tuple) and shape and min(shape) > 0
-                right = right and (is_real(init) or init in INITS)
-                require(f"{name} in parameters(config) of {self}", (shape, init), right,
-                        f'such as "mlp.c_fc.weight": ((64, 256), "linear"); init is a number, or {", ".join(INITS)}')
+                is_shape = isinstance(shape, tuple) and shape and min(shape) > 0
+                is_init = is_real(init) or init in INITS
+                what = f'((64, 256), "linear"), say; init is a number, or {", ".join(INITS)}'
+                where = f"{name} in parameters(config) of {self}"
+                require(where, (shape, init), is_shape and is_init, what)
         return found
 
     def extends_gpt2(self, config):
@@ -93,7 +97,7 @@ class Block:
         """Return the block with an engine's versions of its functions, guarded if it is a user's.
 
         A guard raises UserError for what a function raises, and for results that are missing or of
-        another shape or dtype. The cache holds p as well, whose shapes the gradients have.
+        another shape or dtype. The cache also holds p, for the gradients' shapes.
         """
         if self == GPT2:
             return dataclasses.replace(self, forward=forward, backward=backward)
@@ -127,8 +131,9 @@ class Block:
         """Raise UserError unless a result is an array with the shape and dtype of another one."""
         shape, dtype = getattr(array, "shape", ""), getattr(array, "dtype", type(array).__name__)
         if shape != like.shape or dtype != like.dtype:
-            raise UserError(f"{name} of {self} must be an array {like.shape} {like.dtype}, "
-                            f"not {shape} {dtype}")
+            raise UserError(
+                f"{name} of {self} must be an array {like.shape} {like.dtype}, not {shape} {dtype}"
+            )
 
     @contextlib.contextmanager
     def blamed(self, when=""):
@@ -137,27 +142,25 @@ class Block:
             yield
         except (UserError, KeyboardInterrupt, MemoryError, BrokenPipeError):
             raise
-        except BaseException as error:          # also SystemExit
+        except BaseException as error:  # also SystemExit
             is_cuda = isinstance(error, RuntimeError) and hasattr(error, "status")
             if is_cuda or hasattr(error, "in_edit"):
-                raise                           # see `out_of_memory` and `users`
+                raise  # see `out_of_memory` and `users`
             number = raised_at(error, self.file)
             line = f", line {number}" if number else ""
             raise UserError(f"{self}{line}{when}: {describe(error)}") from error
 
 
 def places(x):
-    """Return where the tokens of x (B, T, C) are, if they are whole texts: what a forward may ask
-    for.
-    """
-    like = x if hasattr(x, "__array_function__") else None      # JAX's arrays have none
-    positions = np.arange(x.shape[1], like=like)[None]          # (1, T)
-    distances = positions[0, :, None] - positions[0]            # (T, T)
+    """Return the PLACES of whole texts x (B, T, C), for a forward that asks for them."""
+    like = x if hasattr(x, "__array_function__") else None  # JAX's arrays have none
+    positions = np.arange(x.shape[1], like=like)[None]  # (1, T)
+    distances = positions[0, :, None] - positions[0]  # (T, T)
     return dict(zip(PLACES, (positions, distances[None, None]), strict=True))
 
 
 def asked(forward, places):
-    """Return those of the places for which a forward has an argument."""
+    """Return the places for which a forward has an argument."""
     return {name: places[name] for name in arguments_of(forward) & places.keys()}
 
 
@@ -167,36 +170,42 @@ def arguments_of(forward):
 
 
 def read_block(source):
-    """Return the `Block` of a Python file, whose code is run, or of an object: a module, an instance. None stays None.
+    """Return the `Block` of a Python file, whose code is run, or of an object: a module, an
+    instance. None stays None.
 
-    Raises UserError, with the line, if the file cannot be run, or one of the three functions is missing.
+    Raises UserError, with the line, if the file cannot be run, or one of the three functions is
+    missing; OSError if it cannot be read.
     """
     if source is None or isinstance(source, Block):
         return source
-    path, names = None, {name: getattr(source, name, None) for name in FUNCTIONS}
     if isinstance(source, str | os.PathLike):
         path = os.path.abspath(source)
-        try:
-            names = run_python(path)[1]
-        except OSError as error:
-            raise UserError(f"block {source} cannot be read ({error.strerror}): give a Python file") from None
-    functions = [names.get(name) for name in FUNCTIONS]
-    for name, function in zip(FUNCTIONS, functions, strict=True):
-        if not hasattr(function, "__code__"):
-            raise UserError(f"block {shown(source)} has no function {name}, unlike "
-                            + tool("tools/examples/modern_block.py"))
-    return block_of(functions, path)
+        names = run_python(path)[1]
+    else:
+        path = None
+        names = {name: getattr(source, name, None) for name in FUNCTIONS}
+    for name in FUNCTIONS:
+        if not hasattr(names.get(name), "__code__"):
+            raise UserError(
+                f"block {shown(source)} has no function {name}, unlike "
+                + tool("tools/examples/modern_block.py")
+            )
+    return block_of([names[name] for name in FUNCTIONS], path)
 
 
 def block_of(functions, path=None):
     """Return the `Block` of three functions. path: of the file that was given."""
     texts = {}
     for file in filter(None, [path, *(each.__code__.co_filename for each in functions)]):
-        linecache.checkcache(file)          # the text of a file, or of a notebook's cell
+        linecache.checkcache(file)  # the text of a file, or of a notebook's cell
         texts[file] = "".join(linecache.getlines(file))
-    own = [text for file, text in texts.items() if file != transformer.__file__ or len(texts) == 1]    # npgpt changes
-    source, file = "".join(own) or repr(functions), functions[1].__code__.co_filename
-    return Block(*functions, source, texts, file, path)
+    sources = dict(texts)
+    if len(texts) > 1:
+        sources.pop(transformer.__file__, None)  # skip npgpt's file: versions differ
+    source = "".join(sources.values()) or repr(functions)
+    return Block(*functions, source, texts, functions[1].__code__.co_filename, path)
 
 
-GPT2 = block_of([transformer.block_parameters, transformer.block_forward, transformer.block_backward])
+GPT2 = block_of(
+    [transformer.block_parameters, transformer.block_forward, transformer.block_backward]
+)

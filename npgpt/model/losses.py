@@ -22,5 +22,5 @@ def weighted_loss(logits, targets, weights, count):
     loss = np.where(counted, weights * losses, 0.0).sum() / count
     # The mean of n losses, each times weight * n / count.
     _, cross_entropy = cross_entropy_forward(logits, targets)
-    dlosses = weights[..., None] * (counted.sum() / count)          # (B, T, 1)
+    dlosses = weights[..., None] * (counted.sum() / count)  # (B, T, 1)
     return loss, cross_entropy_backward(dlosses.astype(logits.dtype), cross_entropy)

@@ -14,11 +14,12 @@ from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.model.tree import flatten, nest
 
-INITS = ("gpt2", "half-wpe", "torch", "normal")       # what `initialize` draws
+INITS = ("gpt2", "half-wpe", "torch", "normal")  # what `initialize` draws
 
 
 def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
-    """Return name -> shape of every parameter, with the names, layouts and order of GPT-2's checkpoints.
+    """Return name -> shape of every parameter, with the names, layouts and order of GPT-2's
+    checkpoints.
 
     Linear weights are (in, out). A tied head has no matrix of its own.
     """
@@ -66,48 +67,81 @@ def frozen_names(config, freeze=()):
     for part in filter(None, map(str.strip, parts)):
         found = matching(shapes, part)
         if not found:
-            raise UserError(f"there is no parameter {shown(part)} to freeze: `npgpt info` lists them all")
+            raise UserError(
+                f"there is no parameter {shown(part)} to freeze: `npgpt info` lists them all"
+            )
         frozen |= found
     if len(frozen) == len(shapes):
         raise UserError("every parameter is frozen, so nothing is left to train: freeze fewer")
     return frozen
 
 
-def aligned_zeros(size, dtype):
-    """Return zeros (size,), aligned to a cache line of 64 bytes: loops read the weights a third faster."""
+def zeros_at_a_cache_line(size, dtype, xp):
+    """Return zeros (size,). In NumPy they begin at a cache line of 64 bytes, so loops read the
+    weights a third faster.
+    """
+    if xp is not np:
+        return xp.zeros(size, dtype=dtype)
     memory = np.zeros(size * dtype.itemsize + 64, np.uint8)
     begin = -memory.ctypes.data % 64
-    return memory[begin:begin + size * dtype.itemsize].view(dtype)
+    return memory[begin : begin + size * dtype.itemsize].view(dtype)
 
 
 class Parameters(Mapping[str, np.ndarray]):
     """A mapping name -> array whose values are views of one contiguous array, `flat`.
 
     Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. With a tied head,
-    "lm_head.weight" is in it, as an alias of "wte.weight"; iteration, `len` and gradients have each
-    array once, as torch's `parameters()`. `tree` has the same views, nested by the dots of their
-    names. The matrices come first in `flat`, so that weight decay applies to `flat[:n_matrix]`, and
-    frozen parameters last: only those of `trained`, in `flat[:n_trained]`, have gradients and
-    moments of AdamW.
+    "lm_head.weight" is an alias of "wte.weight"; iteration, `len` and gradients have each array
+    once, as torch's `parameters()`.
+
+    Parameters
+    ----------
+    config : GPTConfig
+        The model's shape.
+    dtype : str or np.dtype
+        Of all arrays.
+    xp : module
+        The array library, numpy or cupy.
+    frozen : iterable of str
+        The parameters without gradients.
+    moment : bool
+        Whether this is a moment of an optimizer, without frozen parameters.
+
+    Attributes
+    ----------
+    flat : array, shape (size,)
+        All values. Matrices come first, so weight decay applies to `flat[:n_matrix]`, and frozen
+        parameters last, so gradients and AdamW's moments are those of `flat[:n_trained]`.
+    tree : dict
+        The same views, nested by the dots of their names.
+    trained : dict
+        Name -> shape of the parameters that are not frozen.
     """
 
-    def __init__(self, config: GPTConfig, dtype: str | np.dtype = "float32", xp: ModuleType = np,
-                 frozen: Iterable[str] = (), moment: bool = False):
+    def __init__(
+        self,
+        config: GPTConfig,
+        dtype: str | np.dtype = "float32",
+        xp: ModuleType = np,
+        frozen: Iterable[str] = (),
+        moment: bool = False,
+    ):
         self.config, self.xp, self.frozen, self.moment = config, xp, frozenset(frozen), moment
         shapes = parameter_shapes(config)
         self.trained = {name: shape for name, shape in shapes.items() if name not in self.frozen}
         self.shapes = self.trained if moment else shapes
         sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
         self.size, self.dtype = sum(sizes.values()), np.dtype(dtype)
-        self._flat = aligned_zeros(self.size, self.dtype) if xp is np else xp.zeros(self.size, dtype=dtype)
+        self._flat = zeros_at_a_cache_line(self.size, self.dtype, xp)
+        self.flat_names = sorted(self.trained, key=lambda name: len(shapes[name]) < 2)
         self._views, start = {}, 0
-        self.flat_names = sorted(self.trained, key=lambda name: len(self.trained[name]) < 2)    # otherwise their order
-        for name in [*self.flat_names, *(name for name in self.shapes if name in self.frozen)]:
-            self._views[name] = self._flat[start:start + sizes[name]].reshape(self.shapes[name])
+        rest = [name for name in self.shapes if name not in self.trained]
+        for name in self.flat_names + rest:
+            self._views[name] = self._flat[start : start + sizes[name]].reshape(self.shapes[name])
             start += sizes[name]
         if config.tie_word_embeddings and "wte.weight" in self._views:
             self._views["lm_head.weight"] = self._views["wte.weight"]
-        self.n_matrix = sum(sizes[name] for name, shape in self.trained.items() if len(shape) > 1)
+        self.n_matrix = sum(sizes[name] for name in self.trained if len(shapes[name]) > 1)
         self.n_trained = sum(sizes[name] for name in self.trained)
         self._tree = nest({name: self._views[name] for name in self.shapes})
 
@@ -119,7 +153,7 @@ class Parameters(Mapping[str, np.ndarray]):
     def tree(self) -> dict:
         return self._tree
 
-    def __reduce__(self):       # copies of the views would not share memory with `flat`
+    def __reduce__(self):  # copies of the views would not share memory with `flat`
         raise TypeError("parameters cannot be copied alone: copy.deepcopy(model) copies a model")
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -141,17 +175,20 @@ class Parameters(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self.shapes)
 
-    __repr__, _repr_html_ = table("", lambda self, k: (self.shapes[k], self.dtype, "frozen" * (k in self.frozen)))
+    __repr__ = table(
+        "", lambda self, k: (self.shapes[k], self.dtype, "frozen" * (k in self.frozen))
+    )
 
     def check_gradients(self, what, grads):
-        """Raise UserError unless grads has an array of the right shape and dtype for each of `trained` and no other."""
-        if others := [*map(str, grads.keys() - self.trained.keys())]:
-            raise UserError(f"{what} must be gradients of this model's trained parameters: pop "
-                            f"{', '.join(sorted(others)[:3])}")
+        """Raise UserError unless grads has an array of the right shape and dtype for each of
+        `trained` and no other.
+        """
         found = {name: (array.shape, array.dtype) for name, array in grads.items()}
         if found != {name: (shape, self.dtype) for name, shape in self.trained.items()}:
+            others = sorted(map(str, grads.keys() - self.trained.keys()))
+            advice = f"pop {', '.join(others[:3])}" if others else "as loss_and_grads returns them"
             raise UserError(
-                f"{what} must be gradients of this model, as loss_and_grads returns them"
+                f"{what} must be gradients of this model's trained parameters: {advice}"
             )
 
     def flatten(self, tree):
@@ -164,8 +201,10 @@ class Parameters(Mapping[str, np.ndarray]):
         named = flatten(tree)
         if missing := [name for name in self.trained if name not in named]:
             raise self.config.block.lacks(missing[0])
-        return {name: named[name].reshape(shape).astype(self.dtype, copy=False)
-                for name, shape in self.trained.items()}
+        return {
+            name: named[name].reshape(shape).astype(self.dtype, copy=False)
+            for name, shape in self.trained.items()
+        }
 
     def zeros_like(self) -> "Parameters":
         """Return zeros with the names, shapes and dtype of the trained parameters."""
@@ -174,13 +213,15 @@ class Parameters(Mapping[str, np.ndarray]):
 
 
 def initialize(params, seed, init="gpt2", names=None):
-    """Draw GPT-2's initial weights: normal with standard deviation `initializer_range`, biases 0, LayerNorm gains 1.
+    """Draw GPT-2's initial weights: normal with standard deviation `initializer_range`, biases 0,
+    LayerNorm gains 1.
 
-    For the two projections that add to the residual stream it is divided by sqrt(2 n_layer), so that the variance of
-    the stream does not grow with the number of layers. The same seed gives the same model on every device, in every
-    dtype. init: "gpt2"; "half-wpe", half that deviation for the positions, as in OpenAI's code; "normal", that
-    deviation for every matrix; or "torch", as torch's modules: embeddings with deviation 1, linear layers uniform
-    within 1 / sqrt(fan in). names: which parameters are drawn, by default all.
+    For the two projections that add to the residual stream it is divided by sqrt(2 n_layer), so
+    that the variance of the stream does not grow with the number of layers. The same seed gives the
+    same model on every device, in every dtype. init: "gpt2"; "half-wpe", half that deviation for
+    the positions, as in OpenAI's code; "normal", that deviation for every matrix; or "torch", as
+    torch's modules: embeddings with deviation 1, linear layers uniform within 1 / sqrt(fan in).
+    names: which parameters are drawn, by default all.
     """
     rng, config = np.random.default_rng(seed), params.config
     known = parameters_of(config)
@@ -189,14 +230,16 @@ def initialize(params, seed, init="gpt2", names=None):
         if is_real(how):
             params[name] = how
         elif init == "torch" and how != "normal":
-            matrix = known.get(f"{name.rpartition('.')[0]}.weight", (shape, how))[0] if how == "bias" else shape
-            fan_in = config.n_embd if name.startswith("lm_head.") else matrix[-2:][0]
+            layer = name.rpartition(".")[0]
+            matrix = known.get(f"{layer}.weight", known[name])[0] if how == "bias" else shape
+            fan_in = config.n_embd if layer == "lm_head" else matrix[-2:][0]
             uniform = rng.random(shape, dtype=np.float32) * 2 - 1
             params[name] = uniform / math.sqrt(fan_in)
         elif how == "bias":
             params[name] = 0.0
         else:
-            deviation = 1.0 if init == "torch" and name in ("wte.weight", "wpe.weight") else config.initializer_range
+            is_embedding = name in ("wte.weight", "wpe.weight")
+            deviation = 1.0 if init == "torch" and is_embedding else config.initializer_range
             if how == "residual" and init != "normal":
                 deviation /= math.sqrt(2 * config.n_layer)
             if name == "wpe.weight" and init == "half-wpe":

@@ -2,7 +2,9 @@
 
 
 def nest(named):
-    """{"h.0.ln_1.weight": array, …} -> {"h": {0: {"ln_1": {"weight": array}}}, …}: names split at their dots."""
+    """{"h.0.ln_1.weight": array, …} -> {"h": {0: {"ln_1": {"weight": array}}}, …}: names split at
+    their dots.
+    """
     tree = {}
     for name, array in named.items():
         *path, last = (int(part) if part.isdigit() else part for part in name.split("."))

@@ -1,8 +1,12 @@
-"""Studying the gradients: the per-line check, the page, the exercises.
+"""Study the gradients: the per-line check, the page, the exercises.
 
-For notebooks and scripts: `case`, a layer with arrays to try it on; `check` for a backward of it; `train` with such
-backwards; `verify` for functions or a layer of one's own; and `check_block` and `check_grads` for
-the gradients of a block, and of a whole model.
+For notebooks and scripts:
+
+- `case`: a layer with arrays to try it on
+- `check`: the verdict on a backward of it
+- `train`: a training run with such backwards
+- `verify`: the same check for functions or a layer of your own
+- `check_block`, `check_grads`: the gradients of a block, and of a whole model
 """
 
 import sys
@@ -36,25 +40,60 @@ from npgpt.study.lessons.setting import PLAIN
 from npgpt.study.lessons.table import lesson_named
 
 __all__ = [
-    "Check", "GradCheck", "Verified",
-    "case", "check", "check_block", "check_grads", "train", "verify",
+    "Check",
+    "GradCheck",
+    "Verified",
+    "case",
+    "check",
+    "check_block",
+    "check_grads",
+    "train",
+    "verify",
 ]
 
 
 def case(layer: str) -> Case:
-    """Return a layer with small float64 arrays, new ones at each call: `case("layernorm")`, or "my_layer.py:swish".
+    """Return a layer with small float64 arrays, new ones at each call.
 
-    inputs: name -> array; dy, cache: the arguments of the backward; results: the true gradients of the inputs, {"dx":
-    array, …}; gradients: those of all variables, {"dxhat": [array], …}; forward, backward: the functions. `show` shows
-    them as pictures. Raises UserError for an unknown layer.
+    Parameters
+    ----------
+    layer : str
+        A name in `npgpt exercise`, such as "layernorm"; or "my_layer.py:swish".
+
+    Returns
+    -------
+    Case
+        inputs: name -> array; dy, cache: the arguments of the backward; results: the true
+        gradients of the inputs, {"dx": array, …}; gradients: those of all variables,
+        {"dxhat": [array], …}; forward, backward: the functions; show(): pictures of the arrays.
+
+    Raises
+    ------
+    UserError
+        For an unknown layer.
     """
     return Case(layer, PLAIN)
 
 
 class Check:
-    """The verdict on a backward: `right`, and `report` with all that was found."""
+    """The verdict on a backward; printed as a report.
 
-    def __init__(self, title: str, exercise: Exercise, solution: Solution, report: Report, folder: Path | None):
+    Attributes
+    ----------
+    right : bool
+        Whether every gradient is the true one.
+    report : Report
+        All that was found.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        exercise: Exercise,
+        solution: Solution,
+        report: Report,
+        folder: Path | None,
+    ):
         self.title = title
         self.exercise = exercise
         self.solution = solution
@@ -67,9 +106,24 @@ class Check:
         return self.report.right
 
     def show(self, name: str) -> Arrays:
-        """Return the gradient "dx" that your lines compute, the true one, and their difference, as `Arrays`.
+        """Return the gradient that your lines compute, the true one, and their difference.
 
-        They are of the first random case in which it is wrong. Raises UserError if no line of yours computes it.
+        They are of the first random case in which it is wrong.
+
+        Parameters
+        ----------
+        name : str
+            The gradient's name, such as "dx".
+
+        Returns
+        -------
+        Arrays
+            yours, true, and difference if the shapes are equal.
+
+        Raises
+        ------
+        UserError
+            If no line of yours computes it.
         """
         found = []
         for each in cases(self.exercise.layer, self.report.seed):
@@ -89,29 +143,54 @@ class Check:
         return arrays
 
     def hint(self) -> str:
-        """Return a hint on the first line that is wrong, or still to be written; one more at each call.
+        """Return a hint on the first line that is wrong, or still to be written.
 
-        With a level the hints are counted where `npgpt learn` counts them.
+        Each call returns the next hint. With a level they are counted as in `npgpt learn`.
+
+        Returns
+        -------
+        str
         """
-        progress = Progress(self.folder) if self.folder else self.not_saved         # others may have changed it
+        # Read the file again: another process may have changed it.
+        progress = Progress(self.folder) if self.folder else self.not_saved
         return next_hint(self.exercise, progress, 0, self.report)
 
     def __repr__(self) -> str:
         return report_text(self.report, self.title)
 
 
-def check(layer: str, backward: Callable, seed: int | None = None, level: int | str | None = None) -> Check:
+def check(
+    layer: str, backward: Callable, seed: int | None = None, level: int | str | None = None
+) -> Check:
     """Check a backward of your own, for example `check("layernorm", my_backward)`.
 
-    layer: its name in `npgpt exercise`, or "my_layer.py:swish"; backward: a callable with the package's arguments `(dy,
-    cache)` (and `ops` for a layer that calls other layers) and the package's order of results; a line with `...` is
-    still to be written. It runs in this process, in many random cases on small float64 arrays; seed: repeats those of
-    another check. level: 1, 2, 3 or "long", of an exercise; then it is noted, as by `npgpt learn`, in
-    exercises/progress.json (in a folder called exercises: in progress.json). Returns a `Check`, which a notebook and
-    the REPL show; a script prints it. Without the function's source (in a plain REPL, or for a lambda) only its results
-    are compared. Raises UserError for an unknown layer or level, or if `backward` cannot be called.
+    It runs in this process, in many random cases on small float64 arrays. A notebook and the REPL
+    show the verdict; a script prints it.
+
+    Parameters
+    ----------
+    layer : str
+        A name in `npgpt exercise`, or "my_layer.py:swish".
+    backward : callable
+        Takes the package's arguments `(dy, cache)` (and `ops` for a layer that calls other layers)
+        and returns the gradients in the package's order. A line with `...` is still to be written.
+        Without its source (in a plain REPL, or for a lambda) only its results are compared.
+    seed : int, optional
+        Of the random cases: repeats those of another check.
+    level : {1, 2, 3, "long"}, optional
+        Of an exercise: the verdict is saved in exercises/progress.json, as by `npgpt learn` (in a
+        folder called exercises: in progress.json).
+
+    Returns
+    -------
+    Check
+
+    Raises
+    ------
+    UserError
+        For an unknown layer or level, or if `backward` cannot be called.
     """
-    lesson_named(layer)           # for an unknown layer this raises
+    lesson_named(layer)  # raises for an unknown layer
     if not callable(backward):
         raise UserError(f"{layer} needs a function, not {type(backward).__name__}")
     levels = {each.removeprefix("level ").removesuffix(" way"): each for each in levels_of(layer)}
@@ -126,77 +205,136 @@ def check(layer: str, backward: Callable, seed: int | None = None, level: int | 
         folder.mkdir(parents=True, exist_ok=True)
         Progress(folder).tried(step.name, report.right)
     exercise = Exercise(layer, step.what, Path(name), text)
-    return told(Check(f"{name}, a backward of {layer}", exercise, solution, report, folder))
+    return shown(Check(f"{name}, a backward of {layer}", exercise, solution, report, folder))
 
 
-def verify(forward: Callable, backward: Callable | None = None, *, constants: dict | None = None,
-           **inputs: Any) -> Verified:
-    """Verify a pair of functions, or a layer, of your own line by line: `verify(swish_forward,
-    swish_backward, x=x)`.
+def verify(
+    forward: Callable,
+    backward: Callable | None = None,
+    *,
+    constants: dict | None = None,
+    **inputs: Any,
+) -> Verified:
+    """Verify a pair of functions, or a layer, of your own line by line.
 
-    forward: takes the inputs, and may return a cache; or an object with the methods forward and
-    backward, such as `verify(RMSNorm(6), x=x)`: of its arrays those that have a gradient are drawn
-    at random, in copies of it. backward: takes a gradient of each result, and what the forward
-    takes, assigns or returns under the same names; without it, forward returns a loss and the
-    gradients.
-    inputs: by the names of the forward's arguments; a dict of arrays is one of parameters;
-    constants: those that have no gradient.
-    Each line whose gradient is called dv, grad_v or the like for a variable v is checked, to 30
-    digits if mpmath is installed and the lines can compute with its numbers.
-    Returns a `Verified`, which a notebook and the REPL show; a script prints it.
-    Raises UserError without the functions' source, without a floating array, or if two equal runs
-    differ; and what the functions raise.
+    Each line whose gradient is called dv, grad_v or the like for a variable v is checked: to 30
+    digits if mpmath is installed and the lines can compute with its numbers. A notebook and the
+    REPL show the verdict; a script prints it.
 
+    Parameters
+    ----------
+    forward : callable or object
+        Takes the inputs and may return a cache. Or an object with the methods forward and backward:
+        its arrays that have a gradient are drawn at random, in copies of it.
+    backward : callable, optional
+        Takes a gradient of each result, and what the forward takes, assigns or returns under the
+        same names. Without it, `forward` returns a loss and the gradients.
+    constants : dict, optional
+        Arguments that have no gradient: name -> value.
+    **inputs : array or dict of arrays
+        The forward's other arguments, by name. A dict holds parameters.
+
+    Returns
+    -------
+    Verified
+
+    Raises
+    ------
+    UserError
+        Without the functions' source, without a floating array, or if two equal runs differ.
+        What the functions raise is raised, too.
+
+    Examples
+    --------
+    >>> npgpt.study.verify(swish_forward, swish_backward, x=x)
     >>> npgpt.study.verify(RMSNorm(6), x=np.ones((2, 3, 6))).right
     """
     with generators_kept():
-        return told(check_own(pair_in_memory(forward, backward, inputs, constants or {})))
+        return shown(check_own(pair_in_memory(forward, backward, inputs, constants or {})))
 
 
 def check_block(block: Any, config: GPTConfig | None = None, seed: int | None = None) -> GradCheck:
     """Check the backward of a block: the gradients of its input and of each parameter.
 
-    block: a file, a module or an object with the functions parameters, forward and backward, as for
-    `GPT`.
-    config: of the only model that is checked, but for dropout and a mask; by default small ones in
-    which all sizes differ, also without biases and not causal if the block runs so.
-    seed: of the random weights, input and upstream gradient, all of unit scale; by default a new
-    one each time, so that every check sees other numbers.
-    Returns a `GradCheck`: right, wrong (name -> in which case) and errors, relative to the norm of
-    the gradient; a script prints it. All is computed in float64. A gradient is right to 1e-7, which
-    finds a single entry that is wrong by 1%. A parameter of which the backward returns no gradient
-    is not wrong: it must be frozen.
-    Raises UserError for a block that does not run, or whose results do not fit.
+    All is computed in float64. A gradient is right to 1e-7, which finds a single entry that is
+    wrong by 1%. A parameter of which the backward returns no gradient is not wrong: it must be
+    frozen. A script prints the verdict.
 
+    Parameters
+    ----------
+    block : str, module or object
+        A file, or what has the functions parameters, forward and backward, as for `GPT`.
+    config : GPTConfig, optional
+        Of the model that is checked; dropout and a mask are also tried. By default small ones in
+        which all sizes differ, also without biases and not causal if the block runs so.
+    seed : int, optional
+        Of the random weights, input and upstream gradient, all of unit scale. By default a new one
+        each time, so that every check sees other numbers.
+
+    Returns
+    -------
+    GradCheck
+        right, wrong (name -> in which case) and errors, relative to the norm of the gradient.
+
+    Raises
+    ------
+    UserError
+        For a block that does not run, or whose results do not fit.
+
+    Examples
+    --------
     >>> npgpt.study.check_block("my_block.py").right
     """
     require("block", block, block is not None, "a file, a module or an object")
     require("config", config, isinstance(config, GPTConfig | None), "a GPTConfig, or None")
     check_whole("seed", seed, 0, MOST_SEED, or_none=True)
-    return told(block_gradients(read_block(block), config, seed))
+    return shown(block_gradients(read_block(block), config, seed))
 
 
-def check_grads(model: GPT, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None,
-                seed: int | None = None) -> GradCheck:
-    """Check the gradients of a model's loss, of `loss_and_grads` by its engine and of `backward`.
+def check_grads(
+    model: GPT,
+    idx: ArrayLike,
+    targets: ArrayLike,
+    mask: ArrayLike | None = None,
+    seed: int | None = None,
+) -> GradCheck:
+    """Check the gradients of a model's loss: of `loss_and_grads`, and of `backward`.
 
-    model: any, which stays as it is; its float64 copy is checked, because float32 is not exact
-    enough.
-    idx, targets, mask: as in `GPT.loss_and_grads`; without dropout.
-    seed: of the random directions in which each parameter is moved, by default a new one.
-    Returns a `GradCheck`, as `check_block` does, with the same tolerance, 1e-7. It takes about
-    fifteen forwards for each parameter, and forty if its gradient is wrong: use a small model.
-    Raises UserError as `loss_and_grads` does.
+    It takes about fifteen forwards for each parameter, and forty if its gradient is wrong: use a
+    small model. A script prints the verdict.
 
+    Parameters
+    ----------
+    model : GPT
+        Not changed. Its float64 copy is checked, because float32 is not exact enough.
+    idx, targets : array of int, shape (B, T)
+        As in `GPT.loss_and_grads`.
+    mask : array, optional
+        As in `GPT.loss_and_grads`. There is no dropout.
+    seed : int, optional
+        Of the random directions in which each parameter is moved; by default a new one.
+
+    Returns
+    -------
+    GradCheck
+        As of `check_block`, with the same tolerance, 1e-7.
+
+    Raises
+    ------
+    UserError
+        As `loss_and_grads` does.
+
+    Examples
+    --------
     >>> npgpt.study.check_grads(GPT(config, block=MyBlock()), idx, targets).wrong
     """
     require("model", model, isinstance(model, GPT), "a GPT")
     check_whole("seed", seed, 0, MOST_SEED, or_none=True)
-    return told(model_gradients(model, idx, targets, mask, seed))
+    return shown(model_gradients(model, idx, targets, mask, seed))
 
 
-def told(found):
-    """Print what was found if a script runs, which does not show the value of an expression."""
+def shown(found):
+    """Print the verdict in a script, which does not show the value of an expression."""
     if not hasattr(sys, "ps1"):
         print(found)
     return found

@@ -1,1 +1,3 @@
-"""Training: `loop` first, then `adamw`, `schedule`, and the `trainer` with all that a real run needs."""
+"""Training: `loop` first, then `adamw`, `schedule`, and the `trainer` with all that a real run
+needs.
+"""

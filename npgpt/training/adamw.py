@@ -18,20 +18,34 @@ DECAYS = ("matrices", "all")
 
 
 def adamw_update(p, g, m, v, lr, step_size, eps, beta1, beta2, weight_decay, clip=1.0):
-    """Apply one step to arrays of equal shape, in place, and return p, m, v.
-
-    p parameters; g their gradient before clipping, clip its factor; m and v running means of the
-    clipped gradient and of its square, the moments. The step is
+    """Apply one step to arrays of equal shape, in place.
 
         p = (1 - lr weight_decay) p - lr m_hat / (sqrt(v_hat) + eps)
 
+    Parameters
+    ----------
+    p : array, the parameters
+    g : array, their gradient before clipping
+    m, v : arrays, the moments: running means of the clipped gradient and of its square
+    lr : float, the learning rate
+    step_size, eps : floats, from `corrections`
+    beta1, beta2 : floats, the decay rates of m and v
+    weight_decay : float
+    clip : float, the factor of g
+
+    Returns
+    -------
+    p, m, v
+        New arrays for XLA, whose arrays cannot be written to.
+
+    Notes
+    -----
     m_hat = m / (1 - beta1^t) and v_hat = v / (1 - beta2^t) are the moments without their start at
     zero, in step t. `corrections` has moved the two factors into step_size and eps.
-    XLA's arrays cannot be written to: there, new ones are returned.
     """
-    m *= beta1                                  # m = beta1 m + (1 - beta1) clip g
+    m *= beta1  # m = beta1 m + (1 - beta1) clip g
     m += ((1.0 - beta1) * clip) * g
-    v *= beta2                                  # v = beta2 v + (1 - beta2) (clip g)^2
+    v *= beta2  # v = beta2 v + (1 - beta2) (clip g)^2
     v += ((1.0 - beta2) * clip * clip) * (g * g)
     p *= 1.0 - lr * weight_decay
     p -= step_size * m / (np.sqrt(v) + eps)
@@ -54,8 +68,8 @@ class AdamWStep(NamedTuple):
     """One step, which an engine applies to all parameters in parts.
 
     lr to weight_decay: as in `adamw_update`. decaying: the names of the parameters that decay.
-    factors: pairs (name, factor of its learning rate), for others it is 1.
-    rule: `adamw_update`, or what an engine has compiled from it.
+    factors: pairs (name, factor of its learning rate), for others it is 1. rule: `adamw_update`, or
+    what an engine has compiled from it.
     """
 
     lr: float
@@ -90,8 +104,19 @@ class AdamWStep(NamedTuple):
     def update(self, name, p, g, m, v, clip):
         """Apply `rule` to a part of the parameter `name`, and return p, m, v. clip: from `clip`."""
         factor, decay = self.factor_and_decay(name)
-        return self.rule(p, g, m, v, factor * self.lr, factor * self.step_size, self.eps,
-                         self.beta1, self.beta2, decay, clip)
+        return self.rule(
+            p,
+            g,
+            m,
+            v,
+            factor * self.lr,
+            factor * self.step_size,
+            self.eps,
+            self.beta1,
+            self.beta2,
+            decay,
+            clip,
+        )
 
 
 def factors_of(names, groups):
@@ -106,26 +131,42 @@ def factors_of(names, groups):
 
 
 class AdamW:
-    """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101); `adamw_update` is its rule.
-
-    params: a model's `params`.
-    lr: the learning rate; assign to it, or pass a new one to `step`.
-    betas: decay rates of the two moments.
-    eps: added to the root of the second moment.
-    weight_decay: every step multiplies the decaying parameters by 1 - lr * weight_decay.
-    engine: `model.engine`, which then takes the steps with its threads and compiled loops; the bits
-        do not depend on its threads. By default NumPy, or CuPy on a GPU, takes them in one thread.
-    decay: "matrices" (with the embeddings, without biases, LayerNorm gains and other vectors) or
-        "all".
-    groups: name pattern -> factor of the learning rate, as in {"h.*": 0.5, "h.0": 0.1}, for
-        layer-wise rates. Patterns are those of `freeze`; if several match, the last one counts. The
-        weight decay scales with the rate, as in torch's parameter groups. Factor 0 trains nothing.
-    Raises UserError for values out of range, and patterns that match no trained parameter.
+    """AdamW; `adamw_update` is its rule.
 
     lr, betas, eps and weight_decay may be set between steps; `moments` and t are what a checkpoint
     keeps.
 
-    betas, weight_decay and decay are by default nanoGPT's; torch's are (0.9, 0.999), 0.01 and "all".
+    Parameters
+    ----------
+    params : Parameters
+        A model's `params`.
+    lr : float
+        The learning rate; assign to it, or pass a new one to `step`.
+    betas : two floats
+        Decay rates of the two moments.
+    eps : float
+        Added to the root of the second moment.
+    weight_decay : float
+        Every step multiplies the decaying parameters by 1 - lr * weight_decay.
+    engine : ReferenceEngine, or None
+        `model.engine`, which then takes the steps with its threads and compiled loops; the bits do
+        not depend on its threads. None: NumPy, or CuPy on a GPU, takes them in one thread.
+    decay : "matrices" or "all"
+        "matrices": with the embeddings, without biases, LayerNorm gains and other vectors.
+    groups : dict, or None
+        Name pattern -> factor of the learning rate, as in {"h.*": 0.5, "h.0": 0.1}, for layer-wise
+        rates. Patterns are those of `freeze`; if several match, the last one counts. The weight
+        decay scales with the rate, as in torch's parameter groups. Factor 0 trains nothing.
+
+    Raises
+    ------
+    UserError
+        A value is out of range, or a pattern matches no trained parameter.
+
+    References
+    ----------
+    Loshchilov & Hutter 2017, arXiv:1711.05101. betas, weight_decay and decay are by default
+    nanoGPT's; torch's are (0.9, 0.999), 0.01 and "all".
     """
 
     def __init__(
@@ -154,17 +195,20 @@ class AdamW:
         self.params = params
         self.engine = engine
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
-        self.t = 0                          # steps taken
-        self.decaying = frozenset(name for name, shape in params.trained.items()
-                                  if decay == "all" or len(shape) > 1)
+        self.t = 0  # steps taken
+        self.decaying = frozenset(
+            name for name, shape in params.trained.items() if decay == "all" or len(shape) > 1
+        )
         self.factors = factors_of(params.trained, groups or {})
         # Running means of the gradient and of its square.
         self.m = params.zeros_like()
         self.v = params.zeros_like()
 
     def __repr__(self):
-        return (f"AdamW(lr={self.lr:g}, betas={self.betas}, weight_decay={self.weight_decay:g}, "
-                f"step {self.t:,})")
+        return (
+            f"AdamW(lr={self.lr:g}, betas={self.betas}, weight_decay={self.weight_decay:g}, step "
+            f"{self.t:,})"
+        )
 
     def step(
         self,
@@ -174,15 +218,28 @@ class AdamW:
     ) -> float:
         """Clip, take a step, and return the gradient norm before clipping.
 
-        grads: a mapping with the names, shapes and dtype of `params`, as `backward` and
-            `loss_and_grads` return; it is not changed.
-        max_norm: gradients of a larger global norm are scaled down to it.
-        lr: the learning rate from now on.
-        Raises NotFiniteError if the norm is not finite, and UserError for gradients of another
-        model or values out of range; then neither parameters nor moments have changed.
+        Parameters
+        ----------
+        grads : dict
+            With the names, shapes and dtype of `params`, as `backward` and `loss_and_grads` return.
+            It is not changed.
+        max_norm : float, or None
+            Gradients of a larger global norm are scaled down to it.
+        lr : float, or None
+            The learning rate from now on.
 
-        On a GPU nothing waits: the norm is a 0-d array there. If it is not finite, no error is
-        raised, and the parameters become NaN.
+        Returns
+        -------
+        float
+            On a GPU nothing waits: the norm is a 0-d array there. If it is not finite, no error is
+            raised, and the parameters become NaN.
+
+        Raises
+        ------
+        NotFiniteError
+            The norm is not finite. Neither parameters nor moments have changed.
+        UserError
+            The gradients are of another model, or a value is out of range. Nothing has changed.
         """
         lr = self.lr if lr is None else lr
         self.params.check_gradients("grads", grads)
@@ -190,8 +247,16 @@ class AdamW:
         check_real("max_norm", max_norm, above=0.0, or_none=True)
         t = self.t + 1
         step_size, eps = corrections(lr, self.eps, *self.betas, t)
-        step = AdamWStep(lr, step_size, eps, *self.betas, self.weight_decay, self.decaying,
-                         max_norm, self.factors)
+        step = AdamWStep(
+            lr,
+            step_size,
+            eps,
+            *self.betas,
+            self.weight_decay,
+            self.decaying,
+            max_norm,
+            self.factors,
+        )
         moments = self.m, self.v
         if self.engine is None:
             norm = update_slices(self.params, grads, moments, step)

@@ -10,11 +10,13 @@ from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.reference import counted
 
 TOKENS_AT_ONCE = 8192
-LOGITS_AT_ONCE = 1 << 24     # 64 MB in float32; the loss makes several arrays of this size
+LOGITS_AT_ONCE = 1 << 24  # 64 MB in float32; the loss makes several arrays of this size
 
 
 def mean_loss(model, batches: Iterable[Batch]) -> tuple[float, int]:
-    """Compute the mean loss over all targets of some batches (idx, targets), and how many targets there are."""
+    """Compute the mean loss over all targets of some batches (idx, targets), and how many targets
+    there are.
+    """
     # On a GPU nothing waits for the losses before all are computed.
     found = [(model.evaluate(*batch), counted(batch[1])) for batch in batches]
     count = sum(n for _, n in found)
@@ -29,10 +31,18 @@ def evaluate_split(model, tokens: Tokens, stride: int | None = None) -> tuple[fl
     With a stride the windows are those of `windows`.
     """
     block_size = model.config.block_size
-    rows = max(model.engine.threads, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size)
+    rows = max(
+        model.engine.threads,
+        min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size,
+    )
     size, stride = (block_size + 1, block_size) if stride is None else (block_size, stride)
-    with tqdm(total=count_targets(tokens), unit="token", unit_scale=True, desc="evaluate",
-              disable=HIDE_BARS) as bar:
+    with tqdm(
+        total=count_targets(tokens),
+        unit="token",
+        unit_scale=True,
+        desc="evaluate",
+        disable=HIDE_BARS,
+    ) as bar:
         return mean_loss(model, stacked(windows(tokens, size, stride), rows, bar))
 
 

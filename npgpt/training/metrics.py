@@ -10,7 +10,9 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def append_metrics(out_dir: AnyPath, record: dict) -> None:
-    """Append one record, a dict with a "step". Raises UserError if the file is not a regular one, OSError."""
+    """Append one record, a dict with a "step". Raises UserError if the file is not a regular one,
+    OSError.
+    """
     path = Path(out_dir, METRICS_FILE)
     check_regular(path)
     with naming(path), open(path, "ab") as file:
@@ -18,13 +20,15 @@ def append_metrics(out_dir: AnyPath, record: dict) -> None:
 
 
 def read_metrics(out_dir: AnyPath) -> list[dict]:
-    """Return the records, without lines that a kill or damage spoiled. Raises as `append_metrics`."""
+    """Return the records, without lines that a kill spoiled. Raises as `append_metrics`."""
     with open_regular(Path(out_dir, METRICS_FILE)) as file:
         return [*filter(None, map(read_record, file))]
 
 
 def read_record(line):
-    """Return the record in a line, a dict of finite numbers with a step; None if the line is invalid."""
+    """Return the record in a line, a dict of finite numbers with a step; None if the line is
+    invalid.
+    """
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -34,7 +38,9 @@ def read_record(line):
 
 
 def drop_metrics_after(out_dir: AnyPath, step: int) -> None:
-    """Delete the records after a step, because the resumed run repeats them; -1: all. Raises as `append_metrics`."""
+    """Delete the records after a step, because the resumed run repeats them; -1: all. Raises as
+    `append_metrics`.
+    """
     path = Path(out_dir, METRICS_FILE)
     records = read_metrics(out_dir) if path.is_file() else []
     kept = [json.dumps(record) + "\n" for record in records if record["step"] <= step]

@@ -12,22 +12,28 @@ from npgpt.errors import UserError
 class Optimizer(Protocol):
     """What `Trainer(optimizer=)` needs.
 
-    Also, as attributes:
-    moments: all that it remembers, {kind: mapping name -> float array}, such as
-        {"m": params.zeros_like()}, or {} for nothing. Checkpoints keep it. Make it a property if
-        a step replaces the mappings. Without it the optimizer trains, but its runs cannot be
-        resumed.
-    t: the steps taken, if it counts them; checkpoints keep it.
+    Attributes
+    ----------
+    lr : float
+        Without a schedule, each step is given this one.
+    moments : dict, optional
+        All that it remembers, {kind: mapping name -> float array}, such as {"m":
+        params.zeros_like()}, or {} for nothing. Checkpoints keep it. Make it a property if a step
+        replaces the mappings. Without it the optimizer trains, but its runs cannot be resumed.
+    t : int, optional
+        The steps taken, if it counts them; checkpoints keep it.
     """
 
-    lr: float       # without a schedule, each step is given this one
+    lr: float
 
     def step(self, grads: dict[str, np.ndarray], max_norm: float | None, lr: float, /) -> float:
         """Change the parameters, and return the norm of the gradients before clipping.
 
-        grads: name -> array, as `GPT.loss_and_grads` returns them
-        max_norm: `grad_clip` of the options, or None
-        lr: the learning rate of this step
+        Parameters
+        ----------
+        grads : dict, name -> array, as `GPT.loss_and_grads` returns them
+        max_norm : float, `grad_clip` of the options, or None
+        lr : float, the learning rate of this step
         """
 
 

@@ -34,8 +34,8 @@ from npgpt.training.metrics import append_metrics, drop_metrics_after
 from npgpt.training.optimizer import Optimizer, restore_optimizer
 from npgpt.training.options import TrainOptions
 
-NAMES = {"train": "train", "val": "validation"}     # of the splits, in what is printed
-OWN = "groups", "schedule", "batches", "loss"       # which only a run in Python has
+NAMES = {"train": "train", "val": "validation"}  # of the splits, in what is printed
+OWN = "groups", "schedule", "batches", "loss"  # which only a run in Python has
 
 
 def check_causal(config):
@@ -43,7 +43,8 @@ def check_causal(config):
     if not config.causal:
         raise UserError(
             "a model with causal=False sees the next token, which it would have to predict: train "
-            "it in Python on other targets, with loss_and_grads and AdamW.step, or Trainer(batches=)"
+            "it in Python on other targets, with loss_and_grads and AdamW.step, or "
+            "Trainer(batches=)"
         )
 
 
@@ -55,51 +56,67 @@ def check_called(name, function, arguments):
     except TypeError as error:
         text = f"{name} cannot be called with {len(arguments)} arguments: {error}"
         raise UserError(text) from None
-    except ValueError:          # a builtin has no signature
+    except ValueError:  # a builtin has no signature
         pass
 
 
 class Trainer:
-    """One training run.
-
-    model: a GPT.
-    train_tokens, val_tokens: 1-D integer arrays, in which masked tokens (np.ma.MaskedArray) are
-        read, but not learned, such as prompts; without val_tokens the latest checkpoint is the
-        best. A split that is shorter than a crop is one crop, and a line says so.
-    options: epochs, if given, replace max_iters.
-    out_dir: a folder for checkpoints and metrics.jsonl, created if needed; the first checkpoint
-        replaces all earlier ones; None: nothing is saved.
-    tokenizer, corpus_name: saved with the checkpoints, for `load` and for --resume.
-    on_evaluation: called as on_evaluation(trainer, losses) after each evaluation, when its
-        checkpoint is saved; losses: {"train": mean loss, "val": mean loss}.
-    optimizer: an `AdamW` of this model's params, or an object as `npgpt.training.optimizer`
-        describes. The options' betas, eps, weight_decay and decay are not for it. Without a
-        schedule, each step has the optimizer's own lr.
-    schedule: a function, step -> learning rate, counted from 0, instead of the options' warm-up and
-        cosine, which are `options.rate`.
-    groups: name pattern -> factor of the learning rate, as in `AdamW`.
-    batches: a function, number -> (idx, targets), integers (B, T) each, instead of train_tokens;
-        a target of -1 is ignored. Each number may have a shape of its own, T up to block_size. With
-        n gradient_accumulation_steps, step s reads the numbers s n to s n + n - 1. The same number
-        must give the same batch again: a resumed run asks for its next ones, and the train loss of
-        each evaluation is the mean over eval_iters of them, taken evenly from all max_iters steps.
-    loss: a function, logits (B, T, V) and targets (B, T), of which -1 is to be ignored -> loss,
-        dlogits, which is trained on
-        instead of the cross-entropy, as the mean over micro-batches. Evaluations and the best
-        checkpoint are of the cross-entropy.
-    Raises UserError for invalid values, too few tokens, or a step that does not fit into this
-    machine's memory.
-
-    Between runs, and in on_evaluation, you may set `options`, `schedule` (a function, or None for
-    the options' rate), `batches`, `loss`, `on_evaluation`, and `step`, the steps taken. Each step
-    sets the lr of an AdamW to its schedule's. The other options of AdamW count only when it is
-    made: later, set `optimizer.betas`, `eps` and `weight_decay`.
-    A run with functions, groups or an optimizer of your own continues in Python: make the same
-    Trainer, then `restore(out_dir)`. Its checkpoints cannot tell if a function is the same.
+    """One training run: steps, evaluations, checkpoints and metrics.
 
     Every random number comes from a generator seeded with (seed, stream, step, …). So the seed and
     the step determine all random streams and the position in the data, and a resumed run continues
     with the same bits.
+
+    Parameters
+    ----------
+    model : GPT
+    train_tokens, val_tokens : 1-D integer arrays, or None
+        Masked tokens (np.ma.MaskedArray) are read, but not learned, such as prompts. Without
+        val_tokens the latest checkpoint is the best. A split that is shorter than a crop is one
+        crop, and a line says so.
+    options : TrainOptions, or None
+        Its epochs, if given, replace max_iters.
+    out_dir : path, or None
+        A folder for checkpoints and metrics.jsonl, created if needed; the first checkpoint replaces
+        all earlier ones. None: nothing is saved.
+    tokenizer, corpus_name : saved with the checkpoints, for `load` and for --resume
+    on_evaluation : function, or None
+        Called as on_evaluation(trainer, losses) after each evaluation, when its checkpoint is
+        saved; losses: {"train": mean loss, "val": mean loss}.
+    optimizer : AdamW or Optimizer, or None
+        An `AdamW` of this model's params, or an object as `npgpt.training.optimizer` describes. The
+        options' betas, eps, weight_decay and decay are not for it. Without a schedule, each step
+        has the optimizer's own lr.
+    schedule : function, or None
+        Step, from 0 -> learning rate, instead of `options.rate`: warm-up and cosine.
+    groups : dict, or None
+        Name pattern -> factor of the learning rate, as in `AdamW`.
+    batches : function, or None
+        Number -> (idx, targets), integers (B, T) each, instead of train_tokens; a target of -1 is
+        ignored. Each number may have a shape of its own, T up to block_size. With n
+        gradient_accumulation_steps, step s reads the numbers s n to s n + n - 1. The same number
+        must give the same batch again: a resumed run asks for its next ones, and the train loss of
+        each evaluation is the mean over eval_iters of them, taken evenly from all max_iters steps.
+    loss : function, or None
+        Logits (B, T, V), targets (B, T), of which -1 is to be ignored -> loss, dlogits. It is
+        trained on instead of the cross-entropy, as the mean over micro-batches. Evaluations and the
+        best checkpoint are of the cross-entropy.
+
+    Raises
+    ------
+    UserError
+        A value is invalid, there are too few tokens, or a step does not fit into this machine's
+        memory.
+
+    Notes
+    -----
+    Between runs, and in on_evaluation, you may set `options`, `schedule` (a function, or None for
+    the options' rate), `batches`, `loss`, `on_evaluation`, and `step`, the steps taken. Each step
+    sets the lr of an AdamW to its schedule's. Set the other options of AdamW on the optimizer:
+    `optimizer.betas`, `eps` and `weight_decay`.
+
+    A run with functions, groups or an optimizer of your own continues in Python: make the same
+    Trainer, then `restore(out_dir)`. Its checkpoints cannot tell if a function is the same.
     """
 
     optimizer: Optimizer
@@ -149,8 +166,11 @@ class Trainer:
                     f"the {NAMES[split]} split has {crops.length + 1} tokens, so its crops have "
                     f"{crops.length} instead of {self.crop_length}"
                 )
-        self.corpus = {"name": corpus_name or "", "fingerprint": fingerprint(train_tokens, val_tokens)}
-        self.step = self.tokens_read = 0        # steps taken; tokens of train_tokens or batches
+        self.corpus = {
+            "name": corpus_name or "",
+            "fingerprint": fingerprint(train_tokens, val_tokens),
+        }
+        self.step = self.tokens_read = 0  # steps taken; tokens of train_tokens or batches
         if batches:
             B, T = check_batch(model.config, *self._batch(0))[0].shape
             if options.epochs:
@@ -164,19 +184,25 @@ class Trainer:
         if groups and optimizer:
             raise UserError("groups are of the Trainer's AdamW: give yours to AdamW(…, groups=…)")
         self.optimizer = optimizer or AdamW(
-            model.params, options.learning_rate, (options.beta1, options.beta2), options.eps,
-            options.weight_decay, model.engine, options.decay, groups)
+            model.params,
+            options.learning_rate,
+            (options.beta1, options.beta2),
+            options.eps,
+            options.weight_decay,
+            model.engine,
+            options.decay,
+            groups,
+        )
         if optimizer:
             self.schedule = schedule or (lambda step: self.optimizer.lr)
-        self.saved_step: int | None = None      # the step of the last checkpoint
+        self.saved_step: int | None = None  # the step of the last checkpoint
         self.best_step = 0
         self.best_loss = math.inf
         self.stop_requested = False
         self.stop_signal = 0
 
     def _check(self, optimizer):
-        """Raise UserError for what would fail only after hours, or train another model in silence.
-        """
+        """Raise UserError for what would fail after hours or train another model in silence."""
         called = {"on_evaluation": (self, {}), "schedule": (0,), "batches": (0,), "loss": ({}, {})}
         for name, arguments in called.items():
             check_called(name, getattr(self, name), arguments)
@@ -193,8 +219,15 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint | AnyPath) -> None:
         """Continue from a checkpoint of a run with the same model shape, corpus and optimizer.
 
-        checkpoint: a `Checkpoint`, its folder, or that of a run, of which it is the latest.
-        Raises UserError if it is damaged, or of another model or optimizer.
+        Parameters
+        ----------
+        checkpoint : Checkpoint or path
+            A path is that of a checkpoint's folder, or of a run, whose latest checkpoint is read.
+
+        Raises
+        ------
+        UserError
+            It is damaged, or of another model or optimizer.
         """
         if not isinstance(checkpoint, Checkpoint):
             checkpoint = read_checkpoint(find_checkpoint(Path(checkpoint)), self.model.config.block)
@@ -215,29 +248,52 @@ class Trainer:
             drop_metrics_after(self.out_dir, self.step)
 
     def __repr__(self):
-        return (f"Trainer({self.model}, step {self.step:,} of {self.options.max_iters:,}, "
-                f"best loss {self.best_loss:.4f}, out_dir={self.out_dir})")
+        return (
+            f"Trainer({self.model}, step {self.step:,} of {self.options.max_iters:,}, "
+            f"best loss {self.best_loss:.4f}, out_dir={self.out_dir})"
+        )
 
     def run(self, progress: bool | None = None) -> bool:
-        """Train to `max_iters`, or until Ctrl-C, SIGTERM or SIGHUP, and save. Return True if it
-        reached the end.
+        """Train to `max_iters`, or until Ctrl-C, SIGTERM or SIGHUP, and save.
 
-        progress: whether to show a bar; by default, on a terminal and in a notebook. With False,
-            nothing is printed, nor are the losses of evaluations.
-        Raises NotFiniteError, leaving the last checkpoint, when the loss or the gradient is not
-        finite, and UserError when a checkpoint cannot be written.
+        Parameters
+        ----------
+        progress : bool, or None
+            Whether to show a bar; None: on a terminal and in a notebook. With False, nothing is
+            printed, nor are the losses of evaluations.
+
+        Returns
+        -------
+        bool
+            Whether it reached the end.
+
+        Raises
+        ------
+        NotFiniteError
+            The loss or the gradient is not finite. The last checkpoint stays.
+        UserError
+            A checkpoint cannot be written.
         """
         self._check(self.optimizer)
-        self.stop_requested = False         # of an earlier run
+        self.stop_requested = False  # of an earlier run
         lines = progress is not False
         # Without smoothing the time left includes the evaluations to come.
-        with calling_on_signals(self.request_stop), tqdm(
-            total=self.options.max_iters, initial=self.step, unit="step", dynamic_ncols=True,
-            smoothing=0, disable=HIDE_BARS if progress is None else not progress,
-        ) as bar:
-            if self.step == 0:          # also if a run was killed between its first checkpoint and its first metrics
+        with (
+            calling_on_signals(self.request_stop),
+            tqdm(
+                total=self.options.max_iters,
+                initial=self.step,
+                unit="step",
+                dynamic_ncols=True,
+                smoothing=0,
+                disable=HIDE_BARS if progress is None else not progress,
+            ) as bar,
+        ):
+            if (
+                self.step == 0
+            ):  # also if a run was killed between its first checkpoint and its first metrics
                 self.evaluate_and_save(lines)
-                bar.reset()             # its clock, to exclude the first evaluation
+                bar.reset()  # its clock, to exclude the first evaluation
             began = time.perf_counter()
             first = self.tokens_read
             record = {}
@@ -245,7 +301,9 @@ class Trainer:
                 record = self.train_step()
                 bar.update()
                 logging = self.step % options.log_interval == 0
-                evaluating = self.step % options.eval_interval == 0 or self.step == options.max_iters
+                evaluating = (
+                    self.step % options.eval_interval == 0 or self.step == options.max_iters
+                )
                 if not logging and not evaluating:
                     continue
                 record = self.read(record)
@@ -271,8 +329,9 @@ class Trainer:
         self.stop_signal = number
 
     def train_step(self) -> dict:
-        """Take one step, and return its record. On a GPU its values are still being computed, see
-        `read`.
+        """Take one step, and return its record.
+
+        On a GPU its values are still being computed, see `read`.
         """
         lr = (self.schedule or self.options.rate)(self.step)
         check_real(f"the learning rate of step {self.step}", lr)
@@ -288,7 +347,10 @@ class Trainer:
     def read(self, record: dict) -> dict:
         """Return the record of `train_step` with plain numbers. On a GPU this waits.
 
-        Raises NotFiniteError if loss or gradient were not finite, which on a GPU is noticed only here.
+        Raises
+        ------
+        NotFiniteError
+            Loss or gradient were not finite, which on a GPU is noticed only here.
         """
         read = {name: float(record[name]) for name in ("loss", "grad_norm", "lr")}
         for name, value in read.items():
@@ -297,10 +359,14 @@ class Trainer:
         return record | read
 
     def evaluate(self) -> dict[str, float]:
-        """Return {"train": mean loss, "val": mean loss} over `eval_iters` batches, spread evenly
-        over each split.
+        """Compute the mean losses over `eval_iters` batches, spread evenly over each split.
 
-        Of a function `batches`, they are spread evenly over the numbers of all steps.
+        Those of a function `batches` are spread evenly over the numbers of all steps.
+
+        Returns
+        -------
+        dict
+            {"train": mean loss, "val": mean loss}, in nats per token.
         """
         options = self.options
         n = options.eval_iters
@@ -336,7 +402,7 @@ class Trainer:
             self.best_step = self.step
             self.best_loss = loss
         if self.out_dir:
-            if self.step == 0:      # the checkpoint comes first, because it replaces an earlier run
+            if self.step == 0:  # the checkpoint comes first, because it replaces an earlier run
                 if self.saved_step is None:
                     self.save()
                 drop_metrics_after(self.out_dir, -1)
@@ -353,23 +419,46 @@ class Trainer:
     def save(self) -> None:
         """Save a checkpoint of this step in `out_dir`."""
         assert self.out_dir is not None
-        if self.saved_step is None:     # later, a folder that was deleted has lost its lock and metrics
+        if (
+            self.saved_step is None
+        ):  # later, a folder that was deleted has lost its lock and metrics
             self.out_dir.mkdir(parents=True, exist_ok=True)
-        state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
-                 "threads": self.model.engine.threads, "kernels": self.model.engine.kernels, "corpus": self.corpus}
+        state = {
+            "best_step": self.best_step,
+            "best_loss": self.best_loss,
+            "options": dataclasses.asdict(self.options),
+            "threads": self.model.engine.threads,
+            "kernels": self.model.engine.kernels,
+            "corpus": self.corpus,
+        }
         own = any(getattr(self, name) for name in OWN)
         t = getattr(self.optimizer, "t", self.step)
         if own or t != self.step:
             state |= {"own": own, "optimizer": type(self.optimizer).__name__, "t": t}
         if frozen := self.model.params.frozen:
             state["frozen"] = sorted(frozen)
-        save_checkpoint(self.out_dir, self.step, self.model, self.optimizer, self.tokenizer, state,
-                        replace=self.saved_step is None)
+        save_checkpoint(
+            self.out_dir,
+            self.step,
+            self.model,
+            self.optimizer,
+            self.tokenizer,
+            state,
+            replace=self.saved_step is None,
+        )
         self.saved_step = self.step
 
     def _not_finite(self, what):
         if self.step == 0:
-            return NotFiniteError(f"{what} before the first step: the initial weights are bad, choose another model")
-        saved = f", the checkpoint of step {self.saved_step} in {self.out_dir} is good" if self.out_dir else ""
-        return NotFiniteError(f"{what} at step {self.step}: training stopped{saved}; "
-                              "start again with a lower --learning-rate")
+            return NotFiniteError(
+                f"{what} before the first step: the initial weights are bad, choose another model"
+            )
+        saved = (
+            f", the checkpoint of step {self.saved_step} in {self.out_dir} is good"
+            if self.out_dir
+            else ""
+        )
+        return NotFiniteError(
+            f"{what} at step {self.step}: training stopped{saved}; "
+            "start again with a lower --learning-rate"
+        )

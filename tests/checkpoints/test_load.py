@@ -1,7 +1,6 @@
 """Files with the wrong content are refused by name, before anything large is allocated."""
 
 import json
-import re
 import struct
 
 import numpy as np
@@ -10,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from npgpt import GPT, GPTConfig, UserError
 from npgpt.checkpoints.load import open_model
-from npgpt.checkpoints.tensorfile import TensorFile
+from npgpt.checkpoints.tensorfile import open_tensors
 from tests.conftest import traced
 from tests.torch_gpt import unit_scale
 
@@ -38,26 +37,26 @@ def test_missing_extra_and_misshapen_tensors_are_all_named(folder):
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(UserError) as error:
         GPT.from_pretrained(folder)
-    for words in ("ln_f.bias is missing", "h.2.ln_1.weight is extra", "wte.weight is missing",
-                  "wpe.weight has the shape (9, 8) instead of (8, 8)"):
+    for words in (
+        "ln_f.bias is missing",
+        "h.2.ln_1.weight is extra",
+        "wte.weight is missing",
+        "wpe.weight has the shape (9, 8) instead of (8, 8)",
+    ):
         assert words in str(error.value)
     assert len(str(error.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("more", ["", "transformer."])
-@pytest.mark.parametrize(
-    "prefix", ["module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod."]
-)
-def test_prefixes_that_torch_adds_are_named(folder, prefix, more):
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_prefixes_that_torch_adds_are_named(folder, prefix):
     tensors = load_file(folder / "model.safetensors")
-    renamed = {prefix + more + name.removeprefix("transformer."): tensors[name] for name in tensors}
+    renamed = {prefix + name: tensor for name, tensor in tensors.items()}
     save_file(renamed, folder / "model.safetensors")
     with pytest.raises(UserError, match=f"every tensor begins with '{prefix}', .*: remove it"):
         open_model(folder)
-    for others, more in ((tensors, "module."), (renamed, f"module.{prefix}")):
-        save_file({**others, f"{more}odd": np.zeros(3)}, folder / "model.safetensors")
-        with pytest.raises(UserError, match=f"does not fit .*{more}.* is extra"):
-            open_model(folder)
+    save_file({**tensors, "module.odd": np.zeros(3)}, folder / "model.safetensors")
+    with pytest.raises(UserError, match="does not fit .*module.* is extra"):
+        open_model(folder)
 
 
 def test_a_tensor_under_two_names_is_refused(folder):
@@ -72,20 +71,13 @@ def test_a_tensor_under_two_names_is_refused(folder):
 def test_the_layout_of_nn_linear_is_named(folder):
     """With attn.c_proj, which is square."""
     tensors = load_file(folder / "model.safetensors")
-    ours = GPT.from_pretrained(folder).params.flat.copy()
     linear = [name for name in tensors if name.endswith(".weight") and ".c_" in name]
     turned = {name: np.ascontiguousarray(tensors[name].T) for name in linear}
     save_file({**tensors, **turned}, folder / "model.safetensors")
-    with pytest.raises(UserError) as error:
+    shape = r"c_attn.weight has the shape \(24, 8\) instead of \(8, 24\)"
+    with pytest.raises(UserError, match=f"{shape}.*transpose the weights.*also of attn.c_proj"):
         open_model(folder)
-    for words in ("c_attn.weight has the shape (24, 8) instead of (8, 24)", "transpose the weights",
-                  "also of attn.c_proj"):
-        assert words in str(error.value)
-    back = {name: np.ascontiguousarray(turned[name].T) for name in linear}      # as it says
-    save_file({**tensors, **back}, folder / "model.safetensors")
-    assert np.array_equal(GPT.from_pretrained(folder).params.flat, ours)
-    other = {"attn.c_attn": (24, 9), "mlp.c_proj": (8, 32)}
-    other = {f"transformer.h.0.{name}.weight": np.zeros(other[name], "float32") for name in other}
+    other = {"transformer.h.0.attn.c_attn.weight": np.zeros((24, 9), "float32")}
     save_file({**tensors, **other}, folder / "model.safetensors")
     with pytest.raises(UserError) as error:
         open_model(folder)
@@ -93,35 +85,36 @@ def test_the_layout_of_nn_linear_is_named(folder):
 
 
 def test_a_tensor_of_integers_is_refused(folder):
-    tensors = load_file(folder / "model.safetensors")
-    save_file({**tensors, "transformer.ln_f.bias": np.zeros(8, np.int32)}, folder / "model.safetensors")
-    with pytest.raises(UserError, match="ln_f.bias is stored as I32"):
-        open_model(folder)
-    wte = tensors["transformer.wte.weight"]
-    config = folder / "config.json"
-    config.write_text(re.sub('bias": true', 'bias": false', config.read_text()))
-    biases = {name: 0 * tensors[name] for name in tensors if name.endswith(".bias")}
-    biases["transformer.ln_f.bias"] = np.zeros(8, np.int32)
-    save_file(tensors | biases, folder / "model.safetensors")
-    with pytest.raises(UserError, match="ln_f.bias is stored as I32"):
-        open_model(folder)
-    heads = (wte.astype("int32"), "is stored as I32"), (wte.reshape(8, 11), "has the shape")
-    for head, says in heads:
-        save_file({**tensors, "lm_head.weight": head}, folder / "model.safetensors")
-        with pytest.raises(UserError, match=f"lm_head.weight {says}"):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    head = tensors["transformer.wte.weight"]
+    for name, tensor, says in (
+        ("transformer.ln_f.bias", np.zeros(8, np.int32), "ln_f.bias is stored as I32"),
+        ("lm_head.weight", head.astype("int32"), "lm_head.weight is stored as I32"),
+        ("lm_head.weight", head.reshape(8, 11), "lm_head.weight has the shape"),
+    ):
+        save_file({**tensors, name: tensor}, path)
+        with pytest.raises(UserError, match=says):
             open_model(folder)
 
 
-@pytest.mark.parametrize("content", [
-    b"", b"\xff" * 64, header({"wte.weight": 5}), struct.pack("<Q", 1 << 62) + b"{}",
-    header({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, 4),
-    header({"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}, 8)],
-    ids=["empty", "noise", "no entry", "absurd header", "cut off", "absurd shape"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff" * 64,
+        header({"wte.weight": 5}),
+        struct.pack("<Q", 1 << 62) + b"{}",
+        header({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, 4),
+        header({"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}, 8),
+    ],
+    ids=["empty", "noise", "no entry", "absurd header", "cut off", "absurd shape"],
+)
 def test_a_malformed_file_is_refused_in_one_line(folder, content):
     (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(UserError, match="model.safetensors is not a safetensors file that can be read") as error:
+    says = "model.safetensors is not a safetensors file that can be read"
+    with pytest.raises(UserError, match=f"^.*{says}.*$"):
         open_model(folder)
-    assert len(str(error.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("field", ["n_layer", "n_embd", "vocab_size", "n_positions", "n_inner"])
@@ -131,14 +124,22 @@ def test_an_absurd_config_allocates_nothing(folder, field):
     assert traced(lambda: pytest.raises(UserError, GPT.from_pretrained, folder))[1] < 1e6
 
 
-@pytest.mark.parametrize("content", [
-    "", "[]", '{"weight_map": 1}', *(json.dumps({"weight_map": {"a": shard}}) for shard in (
-        ["b"], "../model.safetensors", "/etc/x.safetensors", "sub/model.safetensors", "weights.bin", 5))])
+SHARDS = [["b"], "../model.safetensors", "/etc/x.safetensors", "sub/model.safetensors", "w.bin", 5]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", '{"weight_map": 1}', *(json.dumps({"weight_map": {"a": each}}) for each in SHARDS)],
+)
 def test_an_index_that_is_none_or_points_elsewhere_is_refused(folder, content):
     (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
     (folder / "model.safetensors.index.json").write_text(content)
     with pytest.raises(UserError, match="index.json"):
         open_model(folder)
+
+
+def test_a_shard_that_is_not_there_is_named(folder):
+    (folder / "model.safetensors").unlink()
     index = {"weight_map": {"wte.weight": "model-00001-of-00001.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(UserError, match="model-00001-of-00001.safetensors"):
@@ -154,11 +155,11 @@ def test_a_folder_without_what_it_needs_is_refused(folder, name):
 
 def test_a_file_that_shrinks_between_check_and_read_is_noticed(folder):
     path = folder / "model.safetensors"
-    file = TensorFile(path)
+    tensors = open_tensors(path)
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(UserError, match="ends within"):
-        for name, shape in file.shapes.items():
-            file.read_into(name, np.empty(shape, "float32"))
+        for tensor in tensors.values():
+            tensor.read_into(np.empty(tensor.shape, "float32"))
 
 
 def test_saving_over_an_existing_model_is_all_or_nothing(folder, monkeypatch):
@@ -175,23 +176,25 @@ def test_saving_over_an_existing_model_is_all_or_nothing(folder, monkeypatch):
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
 
 
-def test_numbers_that_float32_cannot_hold_are_refused(tmp_path):
+@pytest.mark.parametrize("value", [np.inf, np.nan, 1e39])
+def test_numbers_that_float32_cannot_hold_are_refused(tmp_path, value):
     """Not so what was saved as infinite, or as NaN."""
-    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8), dtype="float64")
-    for value in (np.inf, np.nan, 1e39):
-        model.params["ln_f.bias"] = value
-        model.save_pretrained(tmp_path)
-        assert np.array_equal(GPT.from_pretrained(tmp_path, dtype="float64").params["ln_f.bias"], [value] * 8, True)
-        if value != 1e39:
-            assert np.array_equal(GPT.from_pretrained(tmp_path).params["ln_f.bias"], [value] * 8, True)
-    with pytest.raises(UserError, match="ln_f.bias has numbers that float32 cannot hold"):
-        GPT.from_pretrained(tmp_path)
+    config = GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8)
+    model = GPT(config, dtype="float64")
+    model.params["ln_f.bias"] = value
+    model.save_pretrained(tmp_path)
+    for dtype in ("float64", "float32"):
+        if (value, dtype) == (1e39, "float32"):
+            says = "ln_f.bias has numbers that float32 cannot hold"
+            with pytest.raises(UserError, match=says):
+                GPT.from_pretrained(tmp_path)
+        else:
+            found = GPT.from_pretrained(tmp_path, dtype=dtype).params["ln_f.bias"]
+            np.testing.assert_array_equal(found, value)
 
 
-def test_weights_stored_in_16_bits(folder):
+def test_numbers_that_float16_cannot_hold_are_refused(folder):
     model = GPT.from_pretrained(folder)
-    model.save_pretrained(folder, "float16")
-    assert np.array_equal(GPT.from_pretrained(folder).params.flat, model.params.flat.astype("float16"))
     model.params["ln_f.bias"][0] = 1e5
     with pytest.raises(UserError, match="ln_f.bias has numbers that float16 cannot hold"):
-        model.save_pretrained(folder, "float16")
+        model.save_pretrained(folder, dtype="float16")

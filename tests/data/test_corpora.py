@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from npgpt import UserError
 from npgpt.data import corpora
 from npgpt.data.corpora import Corpus, in_documents, open_corpus
-from npgpt.errors import UserError
 from npgpt.files import cache_folder
 from tests.helpers.hub_server import HubServer
 
@@ -20,7 +20,9 @@ def server(monkeypatch):
     with HubServer() as server:
         server.add("texts/tiny", {"input.txt": GOOD})
         url = f"{server.endpoint}/texts/tiny/resolve/main/input.txt"
-        monkeypatch.setattr(corpora, "TINYSHAKESPEARE", (url, hashlib.sha256(GOOD).hexdigest(), len(GOOD)))
+        monkeypatch.setattr(
+            corpora, "TINYSHAKESPEARE", (url, hashlib.sha256(GOOD).hexdigest(), len(GOOD))
+        )
         yield server
 
 
@@ -28,26 +30,23 @@ def files_below(folder):
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize(("fault", "limit", "seconds", "says"), [
-    ("404", "STALL_SECONDS", 20, "404"), ("wrong bytes", "STALL_SECONDS", 20, "is not TinyShakespeare .300,000 bytes"),
-    ("silent", "CONNECT_SECONDS", 0.3, "no answer within"), ("stalled", "STALL_SECONDS", 0.3, "timed out")])
-def test_a_failed_download_says_so_and_changes_nothing(server, tmp_path, monkeypatch, fault, limit, seconds, says):
+@pytest.mark.parametrize(
+    ("fault", "limit", "seconds", "says"),
+    [
+        ("404", "STALL_SECONDS", 20, "404"),
+        ("wrong bytes", "STALL_SECONDS", 20, "is not TinyShakespeare .300,000 bytes"),
+        ("silent", "CONNECT_SECONDS", 0.3, "no answer within"),
+        ("stalled", "STALL_SECONDS", 0.3, "timed out"),
+    ],
+)
+def test_a_failed_download_says_so_and_changes_nothing(
+    server, tmp_path, monkeypatch, fault, limit, seconds, says
+):
     server.faults["input.txt"] = fault
     monkeypatch.setattr(f"npgpt.download.file.{limit}", seconds)
     with pytest.raises(UserError, match=f"/texts/tiny/.*{says}"):
         open_corpus("tinyshakespeare", tmp_path)
     assert files_below(tmp_path) == []
-
-
-@pytest.mark.parametrize("name", ["tinyshakespeare", None])
-def test_tinyshakespeare_is_downloaded_once(server, tmp_path, monkeypatch, name):
-    path = tmp_path / "tinyshakespeare" / "input.txt"
-    monkeypatch.setenv("NPGPT_DATA_DIR", str(tmp_path))
-    for origin, directory in (("downloaded to", None), ("found at", tmp_path)):
-        corpus = open_corpus(name, directory)
-        assert (corpus.name, corpus.text, corpus.folder) == ("tinyshakespeare", GOOD.decode(), None)
-        assert f"{origin} {path}" in corpus.reason
-        server.stop()
 
 
 def test_without_a_folder_it_is_downloaded_to_the_users_cache(server, tmp_path, monkeypatch):
@@ -73,14 +72,18 @@ def test_without_a_folder_it_is_downloaded_to_the_users_cache(server, tmp_path, 
     assert open_corpus().reason.endswith("found at other/tinyshakespeare/input.txt")
 
 
-@pytest.mark.parametrize(("system", "variables", "says"), [
-    ("linux", {"HOME": "/home/me"}, "/home/me/.cache/npgpt"),
-    ("linux", {"HOME": "/home/me", "XDG_CACHE_HOME": "/big"}, "/big/npgpt"),
-    ("linux", {"HOME": "/home/me", "XDG_CACHE_HOME": "relative"}, "/home/me/.cache/npgpt"),
-    ("linux", {"HOME": "~"}, "None"),
-    ("darwin", {"HOME": "/Users/me"}, "/Users/me/Library/Caches/npgpt"),
-    ("win32", {"LOCALAPPDATA": "/C:/me/AppData/Local"}, "/C:/me/AppData/Local/npgpt"),
-    ("win32", {}, "None")])
+@pytest.mark.parametrize(
+    ("system", "variables", "says"),
+    [
+        ("linux", {"HOME": "/home/me"}, "/home/me/.cache/npgpt"),
+        ("linux", {"HOME": "/home/me", "XDG_CACHE_HOME": "/big"}, "/big/npgpt"),
+        ("linux", {"HOME": "/home/me", "XDG_CACHE_HOME": "relative"}, "/home/me/.cache/npgpt"),
+        ("linux", {"HOME": "~"}, "None"),
+        ("darwin", {"HOME": "/Users/me"}, "/Users/me/Library/Caches/npgpt"),
+        ("win32", {"LOCALAPPDATA": "/C:/me/AppData/Local"}, "/C:/me/AppData/Local/npgpt"),
+        ("win32", {}, "None"),
+    ],
+)
 def test_where_each_system_has_its_cache(monkeypatch, system, variables, says):
     monkeypatch.setattr("npgpt.files.sys.platform", system)
     monkeypatch.setattr(Path, "mkdir", lambda *args, **options: None)
@@ -106,41 +109,38 @@ def test_without_a_network_only_the_default_is_replaced_by_pydocs(tmp_path):
         open_corpus("tinyshakespeare", tmp_path)
     corpus, pydocs = open_corpus(None, tmp_path), open_corpus("pydocs")
     assert (corpus.name, corpus.text, corpus.folder) == ("pydocs", pydocs.text, None)
-    assert "because" in corpus.reason and "no network" in corpus.reason and files_below(tmp_path) == []
-    assert 150_000 < len(pydocs.text) < 400_000     # enough to train on, in every version of Python
+    assert "because" in corpus.reason and "no network" in corpus.reason
+    assert files_below(tmp_path) == []
+    assert 150_000 < len(pydocs.text) < 400_000  # enough to train on, in every version of Python
     assert pydocs.text.startswith("Assert statements are a convenient way to insert")
 
 
-def test_a_text_file(tmp_path, capsys):
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_text_file(tmp_path, capsys, start, end):
     path = tmp_path / "poem.txt"
-    for start, end, said in (
-        (b"", "\n", ""),
-        (b"\xef\xbb\xbf", "\n", ""),
-        (b"\xef\xbb\xbf", "\r\n", "Windows"),
-    ):
-        path.write_bytes(start + f"naïve{end}lines\rof{end}".encode())
-        for name in (path, str(path)):
-            corpus = open_corpus(name)
-            assert (corpus.name, corpus.text, corpus.folder) == (
-                str(path),
-                "naïve\nlines\rof\n",
-                None,
-            )
-            assert str(path) in corpus.reason
-            err = capsys.readouterr().err
-            assert (
-                err.count("Windows") == err.count("\n") == bool(said) * (name is path)
-            )  # it is said once
-        assert open_corpus(path, raw=True).text == path.read_bytes().decode()
-    for content, said in (
-        (b"", "is empty"),
+    path.write_bytes(start + f"naïve{end}lines\rof{end}".encode())
+    for name in (path, str(path)):
+        corpus = open_corpus(name)
+        found = corpus.name, corpus.text, corpus.folder
+        assert found == (str(path), "naïve\nlines\rof\n", None) and str(path) in corpus.reason
+    err = capsys.readouterr().err
+    assert err.count("Windows") == err.count("\n") == (end == "\r\n")  # it is said once
+    assert open_corpus(path, raw=True).text == path.read_bytes().decode()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
         (b"\xef\xbb\xbf", "is empty"),
         (b"\xff\xfeh\0i\0", "is not UTF-8 text .*convert it to UTF-8 .PowerShell writes UTF-16"),
         (b"caf\xe9", "is not UTF-8 text .byte 0xe9 at position 3.: convert"),
-    ):
-        path.write_bytes(content)
-        with pytest.raises(UserError, match=f"poem.txt {said}"):
-            open_corpus(path)
+    ],
+)
+def test_a_file_that_is_no_text(tmp_path, content, said):
+    (tmp_path / "poem.txt").write_bytes(content)
+    with pytest.raises(UserError, match=f"poem.txt {said}"):
+        open_corpus(tmp_path / "poem.txt")
 
 
 @pytest.mark.parametrize("separator", ["", "||", "tale"])

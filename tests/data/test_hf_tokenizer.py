@@ -5,9 +5,9 @@ import sys
 import numpy as np
 import pytest
 
+from npgpt import UserError
 from npgpt.data.hf_tokenizer import PROBE, HFTokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, make_tokenizer
-from npgpt.errors import UserError
 from tests.helpers.tokenizers import assert_round_trip, assert_saved, byte_pairs, word_pieces
 
 library = pytest.importorskip("tokenizers", reason="the extra hf is not installed")
@@ -27,55 +27,85 @@ def test_byte_pairs_keep_every_byte(bpe):
     assert_round_trip(bpe)
     assert (bpe.vocab_size, bpe.eos_token_id) == (300, 0)
     assert bpe.decode(bpe.encode(PROBE)) == PROBE and len(bpe.encode("question")) < len("question")
-    assert set(PROBE.encode()) == set(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}       # those that UTF-8 uses
+    assert set(PROBE.encode()) == set(range(256)) - {
+        0xC0,
+        0xC1,
+        *range(0xF5, 0x100),
+    }  # those that UTF-8 uses
 
 
-def test_word_pieces_and_special_tokens_in_a_text(bpe, bert):
-    for tokenizer, text in ((bpe, "<|endoftext|>"), (bert, "[SEP]")):
-        assert tokenizer.encode(f"to{text}be", special=True).tolist() == [
-            *tokenizer.encode("to"), tokenizer.eos_token_id, *tokenizer.encode("be")]
-        assert tokenizer.eos_token_id not in tokenizer.encode(text)
-        assert tokenizer.decode([tokenizer.eos_token_id]) == text
+@pytest.mark.parametrize(
+    ("name", "end", "eos"), [("bpe", "<|endoftext|>", 0), ("bert", "[SEP]", 3)]
+)
+def test_special_tokens_in_a_text(request, name, end, eos):
+    tokenizer = request.getfixturevalue(name)
+    ids = tokenizer.encode(f"to{end}be", special=True).tolist()
+    assert ids == [*tokenizer.encode("to"), eos, *tokenizer.encode("be")]
+    assert tokenizer.eos_token_id == eos and eos not in tokenizer.encode(end)
+    assert tokenizer.decode([eos]) == end
+
+
+def test_word_pieces(bert):
     ids = bert.encode("To be, or NOT to be: the mind")
-    assert ids.dtype == np.int64 and len(ids) > 4      # neither truncated nor padded
-    assert not set(ids.tolist()) & {0, 2, 3}            # and without [CLS] and [SEP]
+    assert ids.dtype == np.int64 and len(ids) > 4  # neither truncated nor padded
+    assert not set(ids.tolist()) & {0, 2, 3}  # and without [CLS] and [SEP]
     assert bert.decode(ids) == "to be, or not to be [UNK] the mind"
-    assert (bert.vocab_size, bert.eos_token_id) == (70, 3)
     bert.encode("[SEP]", special=True)
-    assert bert.batch(["to [SEP] be"], 9)[0].tolist()[0].count(3) == 1     # that at the end
+    assert bert.batch(["to [SEP] be"], 9)[0].tolist()[0].count(3) == 1  # that at the end
 
 
-SENTENCES = ["To be, or NOT to be: the mind", "suffer", "", "that is the question, whether 'tis nobler in the mind"]
+SENTENCES = [
+    "To be, or NOT to be: the mind",
+    "suffer",
+    "",
+    "that is the question, whether 'tis nobler in the mind",
+]
 
 
 @pytest.mark.parametrize("length", [2, 3, 7, 30])
 def test_a_batch_is_that_of_transformers_bert(bert, length):
     transformers = pytest.importorskip("transformers")
-    fast = transformers.BertTokenizerFast(tokenizer_object=library.Tokenizer.from_str(json.dumps(bert.description)))
-    theirs = fast(SENTENCES, max_length=length, truncation=True, padding="max_length", return_tensors="np")
+    fast = transformers.BertTokenizerFast(
+        tokenizer_object=library.Tokenizer.from_str(json.dumps(bert.description))
+    )
+    theirs = fast(
+        SENTENCES, max_length=length, truncation=True, padding="max_length", return_tensors="np"
+    )
     ids, mask = bert.batch(SENTENCES, length)
     assert ids.shape == mask.shape == (4, length) and ids.dtype == mask.dtype == np.int64
-    assert np.array_equal(ids, theirs["input_ids"]) and np.array_equal(mask, theirs["attention_mask"])
+    assert np.array_equal(ids, theirs["input_ids"]) and np.array_equal(
+        mask, theirs["attention_mask"]
+    )
     with pytest.raises(UserError, match="length must be a whole number from 2 to"):
         bert.batch(SENTENCES, 1)
 
 
-def test_a_stream_gives_what_decode_gives(bpe, bert):
-    """Llama's way as well: a space is ▁, and a character without a token is spelled in bytes."""
-    vocab = {"<unk>": 0, "▁be": 1, "▁": 2, "b": 3, "e": 4, "be": 5} | {f"<0x{i:02X}>": 6 + i for i in range(256)}
-    llama = library.Tokenizer(library.models.BPE(vocab, [("b", "e"), ("▁", "be")], unk_token="<unk>",
-                                                 byte_fallback=True))
-    llama.pre_tokenizer, decoders = library.pre_tokenizers.Metaspace(), library.decoders
-    llama.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-                                       decoders.Strip(" ", 1, 0)])
-    llama = HFTokenizer(json.loads(llama.to_str()))
-    for tokenizer, text in ((bpe, "To be 🦉, Zoë"), (bert, "to be, or nobler questions"), (llama, "be be 🦉 be")):
-        ids = tokenizer.encode(text)
-        for prompt in range(3):
-            parts = list(tokenizer.decode_stream(ids[prompt:], ids[:prompt]))
-            assert tokenizer.decode(ids[:prompt]) + "".join(parts) == text and not parts[-1]
-        noise = np.random.default_rng(0).integers(0, tokenizer.vocab_size, 300)
-        assert "".join(tokenizer.decode_stream(noise))          # bytes that are no text stop nothing
+@pytest.fixture
+def llama():
+    """Llama's way: a space is ▁, and a character without a token is spelled in bytes."""
+    vocab = {"<unk>": 0, "▁be": 1, "▁": 2, "b": 3, "e": 4, "be": 5}
+    vocab |= {f"<0x{i:02X}>": 6 + i for i in range(256)}
+    merges = [("b", "e"), ("▁", "be")]
+    model = library.models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True)
+    tokenizer, decoders = library.Tokenizer(model), library.decoders
+    tokenizer.pre_tokenizer = library.pre_tokenizers.Metaspace()
+    steps = decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    return HFTokenizer(json.loads(tokenizer.to_str()))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("bpe", "To be 🦉, Zoë"), ("bert", "to be, or nobler questions"), ("llama", "be be 🦉 be")],
+)
+def test_a_stream_gives_what_decode_gives(request, name, text):
+    tokenizer = request.getfixturevalue(name)
+    ids = tokenizer.encode(text)
+    for prompt in range(3):
+        parts = list(tokenizer.decode_stream(ids[prompt:], ids[:prompt]))
+        assert tokenizer.decode(ids[:prompt]) + "".join(parts) == text and not parts[-1]
+    noise = np.random.default_rng(0).integers(0, tokenizer.vocab_size, 300)
+    assert "".join(tokenizer.decode_stream(noise))  # bytes that are no text stop nothing
 
 
 def test_gaps_between_ids_no_end_of_text_and_the_largest_vocabulary(tmp_path):
@@ -85,28 +115,36 @@ def test_gaps_between_ids_no_end_of_text_and_the_largest_vocabulary(tmp_path):
     tokenizer = HFTokenizer(description)
     assert tokenizer.vocab_size == 65536 and tokenizer.decode([350, 65535]) == "zzz"
     description["model"]["vocab"]["zzz"] = 65536
-    with pytest.raises(UserError, match="vocabulary is 65537, and token files can store 1 to 65536"):
+    with pytest.raises(
+        UserError, match="vocabulary is 65537, and token files can store 1 to 65536"
+    ):
         HFTokenizer(description)
 
 
 def test_a_folder_and_the_hub_which_is_not_asked_for_other_names(bpe, tmp_path, monkeypatch):
-    path, asked = byte_pairs(tmp_path / "tokenizer.json"), []
+    asked = []
+    byte_pairs(tmp_path / "tokenizer.json")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("npgpt.download.hub.fetch_file", lambda *args: asked.append(args) or path)
+    monkeypatch.setattr("npgpt.download.hub.fetch", lambda *args: asked.append(args) or tmp_path)
     for name in (tmp_path, "bert-base-uncased", "owner/name"):
         assert make_tokenizer(f"hf:{name}").to_dict() == bpe.to_dict()
-    assert [each[:2] for each in asked] == [
-        (name, "tokenizer.json") for name in ("bert-base-uncased", "owner/name")
-    ]
+    assert [name for name, _ in asked] == ["bert-base-uncased", "owner/name"]
     for name in ("", "gone.json", "../gone", "a/b/c", "nul\0byte", "long" * 2000 + ".json", "ü"):
         with pytest.raises(UserError, match="no tokenizer"):
             make_tokenizer(f"hf:{name}")
     assert len(asked) == 2
 
 
-@pytest.mark.parametrize("content", [
-    b"", b"[]", b"{}", b'{"model": {"type": "WordPiece", "vocab": {}, "unk_token": "x", '
-                       b'"continuing_subword_prefix": "", "max_input_chars_per_word": 9}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"model": {"type": "WordPiece", "vocab": {}, "unk_token": "x", '
+        b'"continuing_subword_prefix": "", "max_input_chars_per_word": 9}}',
+    ],
+)
 def test_a_damaged_file_is_named(tmp_path, content):
     (tmp_path / "bad.json").write_bytes(content)
     with pytest.raises(UserError, match="bad.json cannot be used as a tokenizer.json") as caught:
@@ -117,7 +155,10 @@ def test_a_damaged_file_is_named(tmp_path, content):
 def test_without_the_library_the_extra_is_named(bpe, tmp_path, monkeypatch):
     assert_saved(bpe, tmp_path / TOKENIZER_FILE)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    for use, argument in ((make_tokenizer, f"hf:{tmp_path / 'bpe.json'}"), (load_tokenizer, tmp_path / TOKENIZER_FILE)):
+    for use, argument in (
+        (make_tokenizer, f"hf:{tmp_path / 'bpe.json'}"),
+        (load_tokenizer, tmp_path / TOKENIZER_FILE),
+    ):
         with pytest.raises(UserError, match=r'pip install "npgpt\[hf\]"'):
             use(argument)
 

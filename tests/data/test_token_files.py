@@ -3,17 +3,16 @@ import os
 import numpy as np
 import pytest
 
+from npgpt import UserError
 from npgpt.data.corpora import read_text
 from npgpt.data.token_files import TokenFile, load_token_files
-from npgpt.errors import UserError
 
 
 def test_token_files_are_little_endian_uint16(token_folder):
     train, val = load_token_files(token_folder)
     assert train[:].tolist() == [1, 2, 50256] and val[:].tolist() == [3]
     assert train.dtype == train[:].dtype == np.uint16 and len(train) == 3
-    assert train[1:2].tolist() == [2] and train[-1:].tolist() == [50256] and train[2:9].tolist() == [50256]
-    assert train[5:].size == 0
+    assert train[-1:].tolist() == train[2:9].tolist() == [50256] and train[5:].size == 0
 
 
 def test_token_files_that_are_wrong_are_named(token_folder):

@@ -22,11 +22,14 @@ __import__(sys.argv[1])
 """
 
 
-@pytest.mark.parametrize(("module", "users", "expected"), [
-    ("npgpt.cli.train", {}, "18\n"),
-    ("npgpt.cli.train", {TIMEOUT: "5"}, "5\n"),
-    ("npgpt.api", {}, "None\n"),
-])
+@pytest.mark.parametrize(
+    ("module", "users", "expected"),
+    [
+        ("npgpt.cli.train", {}, "18\n"),
+        ("npgpt.cli.train", {TIMEOUT: "5"}, "5\n"),
+        ("npgpt.api", {}, "None\n"),
+    ],
+)
 def test_the_variable_is_there_while_numpy_is_loaded(module, users, expected):
     environment = {name: text for name, text in os.environ.items() if name != TIMEOUT} | users
     child = subprocess.run(

@@ -26,17 +26,10 @@ LINES = """def f(x, w):
 BUGS = {
     "number": ("- mean_", "+ mean_"),
     "nan": ("real(1.0)", "real(np.nan)"),
-    "argument": (
-        "            y_c = ",
-        "            w_row[c] = w_row[c] * 1.01\n            y_c = ",
-    ),
+    "argument": ("            y_c = ", "            w_row[c] *= 1.01\n            y_c = "),
     "half": ("x_row[c] = ", "x_row[c] = 0.5 * "),
-}
-CALLS_BUGS = {
-    "dtype": lambda lines: [
-        each.replace("empty_like(x_all)", "empty_like(x_all, 'f')") for each in lines
-    ],
-    "error": lambda lines: [*lines, "missing()"],
+    "dtype": ("empty_like(x_all)", "empty_like(x_all, 'f')", "call"),
+    "error": ("empty_like(x_all)", "missing()", "call"),
 }
 
 
@@ -45,16 +38,19 @@ def planted(monkeypatch):
     """Plant a bug in the writer of loops: a text that it writes is replaced. Afterwards all is
     compiled anew.
     """
-    source = Loop.source
 
-    def plant(old, new):
-        monkeypatch.setattr(Loop, "source", lambda loop: source(loop).replace(old, new))
+    def plant(old, new, method="source"):
+        right = getattr(Loop, method)
+        replaced = {
+            "source": lambda loop: right(loop).replace(old, new),
+            "call": lambda loop: [line.replace(old, new) for line in right(loop)],
+        }
+        monkeypatch.setattr(Loop, method, replaced[method])
 
-    caches = compile_lines, kernel, say_once
-    for each in caches:
+    for each in (compile_lines, kernel, say_once):
         each.cache_clear()
     yield plant
-    for each in caches:
+    for each in (compile_lines, kernel, say_once):
         each.cache_clear()
 
 
@@ -62,35 +58,27 @@ def arguments(rng):
     return rng.standard_normal((3, 5)), rng.standard_normal(5)
 
 
-@pytest.mark.parametrize("bug", [*BUGS, *CALLS_BUGS])
-def test_a_bug_of_the_compiler_costs_no_number(bug, planted, monkeypatch, capfd):
-    if bug in BUGS:
-        planted(*BUGS[bug])
-    else:
-        call = Loop.call
-        monkeypatch.setattr(Loop, "call", lambda loop: CALLS_BUGS[bug](call(loop)))
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_of_the_compiler_costs_no_number(bug, planted, capfd):
+    planted(*BUGS[bug])
     function, rng = defined(LINES), np.random.default_rng(0)
     compiled = compile_lines(function)
-    for _ in range(3):
+    for _ in range(2):
         given = arguments(rng)
-        same = [each.copy() for each in given]
+        same = tuple(each.copy() for each in given)
         found = compiled(*given)
         assert_alike(found, function(*same), 1e-15)
-        assert_alike(given, tuple(same), 1e-15)
+        assert_alike(given, same, 1e-15)
         assert found[1] is given[0]
     told = capfd.readouterr().err
-    assert (
-        told.count("\n") == 1
-        and "line 2, computes something else than NumPy" in told
-        and "report" in told
-    )
+    assert told.count("\n") == 1 and "line 2, computes something else than NumPy" in told
 
 
 def test_a_bug_at_the_hundredth_call_is_noticed_and_then_nothing_is_compared(
     planted, capfd, monkeypatch
 ):
     function, rng, calls = defined(LINES), np.random.default_rng(0), []
-    compiled, compared = compile_lines(function), Checked.compared
+    compiled, compared = compile_lines(function), Checked.compare
 
     def counted(checked, values, always):
         calls.append(checked.calls)
@@ -98,7 +86,7 @@ def test_a_bug_at_the_hundredth_call_is_noticed_and_then_nothing_is_compared(
             checked.function = lambda x, w: (x * 2.0, x)
         return compared(checked, values, always)
 
-    monkeypatch.setattr(Checked, "compared", counted)
+    monkeypatch.setattr(Checked, "compare", counted)
     for _ in range(120):
         given = arguments(rng)
         expected = function(*(each.copy() for each in given))
@@ -106,55 +94,22 @@ def test_a_bug_at_the_hundredth_call_is_noticed_and_then_nothing_is_compared(
     assert calls == [*CALLS] and capfd.readouterr().err.count("computes something else") == 1
 
 
-def test_other_sizes_are_no_new_kinds_but_other_equalities_are(planted, monkeypatch):
-    calls, compared = [], Checked.compared
-    monkeypatch.setattr(Checked, "compared", lambda *each: calls.append(each) or compared(*each))
-    compiled, rng = compile_lines(defined(LINES)), np.random.default_rng(0)
-    for n in range(2, 9):
-        compiled(rng.standard_normal((n, n + 1)), rng.standard_normal(n + 1))
-    assert len(calls) == 2
-    compiled(rng.standard_normal((4, 4)), rng.standard_normal(4))
-    assert len(calls) == 3
-
-
 def test_rounding_is_no_difference(planted, capfd):
     """The rows hold one value each, so that all results are the rounding errors of a sum."""
-    compiled, rng = compile_lines(defined(LINES)), np.random.default_rng(0)
-    compiled(
-        *(
-            each.astype(np.float32)
-            for each in (np.repeat(rng.random((50, 1)), 999, axis=1), rng.random(999))
-        )
-    )
-    for _ in range(3):
-        lines = defined(
-            "def f(x):\n    y = x - x.mean(axis=-1, keepdims=True)\n    z = y * 3.0\n"
-            "    return y, z\n"
-        )
-        compile_lines(lines)(np.repeat(rng.random((50, 1), np.float32), 999, axis=1))
+    rng = np.random.default_rng(0)
+    x = np.repeat(rng.random((50, 1), np.float32), 999, axis=1)
+    compile_lines(defined(LINES))(x, rng.random(999, np.float32))
     assert capfd.readouterr().err == ""
 
 
 def test_lines_that_raise_raise_numpys_error(planted, capfd):
     function = defined("def f(x, s):\n    y = x * (1.0 / s)\n    z = y + 1.0\n    return z\n")
     compiled = compile_lines(function)
-    for s in (2.0, 0.0, 2.0, 2.0, 0.0):
-        if s:
-            assert_alike(compiled(np.ones(3), s), function(np.ones(3), s), 1e-15)
-        else:
-            with pytest.raises(ZeroDivisionError):
-                compiled(np.ones(3), s)
+    for _ in range(2):
+        assert_alike(compiled(np.ones(3), 2.0), function(np.ones(3), 2.0), 1e-15)
+        with pytest.raises(ZeroDivisionError):
+            compiled(np.ones(3), 0.0)
     assert capfd.readouterr().err == ""
-
-
-def test_a_small_change_of_large_numbers_is_compared_with_its_own_size(planted, capfd):
-    planted("x_row[c] = ", "x_row[c] = 1e-8 + ")
-    lines = defined("def f(x, g):\n    x -= 1e-5 * g\n    y = x * 2.0\n    return y\n")
-    x, g = np.random.default_rng(0).standard_normal((2, 3, 5))
-    x, expected = 100 * x, 100 * x - 1e-5 * g
-    compile_lines(lines)(x, g)
-    np.testing.assert_allclose(x, expected, rtol=1e-15)
-    assert "computes something else" in capfd.readouterr().err
 
 
 def test_always(planted, monkeypatch):
@@ -165,17 +120,14 @@ def test_always(planted, monkeypatch):
 
 
 def test_training_goes_on_with_right_numbers(planted, capfd):
-    config = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=16)
+    config = GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=16)
     idx, targets = np.random.default_rng(0).integers(0, 11, (2, 4, 8))
-
-    def trained(kernels):
-        model = GPT(config, 0, "float64", threads=2, kernels=kernels)
-        optimizer = AdamW(model.params, lr=0.02, engine=model.engine)
-        for _ in range(3):
-            train_step(optimizer, [(idx, targets)], [None], targets.size, max_norm=1.0)
-        return model.params.flat.copy()
-
-    expected = trained("numpy")
     planted("att_c = ", "att_c = 1.01 * ")
-    np.testing.assert_allclose(trained("numba"), expected, rtol=0, atol=1e-9)
+    models = [GPT(config, 0, "float64", threads=2, kernels=each) for each in ("numpy", "numba")]
+    for model in models:
+        optimizer = AdamW(model.params, lr=0.02, engine=model.engine)
+        for _ in range(2):
+            train_step(optimizer, [(idx, targets)], [None], targets.size, max_norm=1.0)
+    expected, found = (model.params.flat for model in models)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
     assert capfd.readouterr().err.count("computes something else than NumPy") == 1

@@ -1,7 +1,8 @@
-"""The line you study is the line that trains: each function of the lesson is edited, and each engine trains with it."""
+"""The line you study is the line that trains: each function of the lesson is edited, and each
+engine trains with it.
+"""
 
 import ast
-import copy
 import json
 import os
 import shutil
@@ -10,79 +11,118 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import npgpt
-from npgpt import GPT, GPTConfig, layers
+from npgpt import layers
 from npgpt.engine import sources
 from npgpt.model import transformer
 from tests.cases import FROZEN, LORA
 
 ROOT = Path(npgpt.__file__).parent
-IN_USE = "".join(path.read_text() for room in ("model", "engine") for path in (ROOT / room).rglob("*.py"))
+IN_USE = "".join(
+    path.read_text() for room in ("model", "engine") for path in (ROOT / room).rglob("*.py")
+)
 IN_USE += LORA.read_text()
-FILES = {name: Path(getattr(layers, name).__code__.co_filename) for name in layers.__all__ if name.islower()
-         and name in IN_USE}        # a new layer need not be in GPT-2
+FILES = {
+    name: Path(getattr(layers, name).__code__.co_filename)
+    for name in layers.__all__
+    if name.islower() and name in IN_USE
+}  # a new layer need not be in GPT-2
+FILES |= {
+    f"{part}_{way}": Path(transformer.__file__)
+    for part in ("block", "mlp", "self_attention")
+    for way in ("forward", "backward")
+}
 FILES |= {"adamw_update": ROOT / "training" / "adamw.py"}
-ENGINES = ["reference", "numpy", *["numba", "bfloat16"] * (find_spec("numba") is not None),
-           *["xla"] * (find_spec("jax") is not None)]
+ENGINES = [
+    "reference",
+    "numpy",
+    *["numba", "bfloat16"] * (find_spec("numba") is not None),
+    *["xla"] * (find_spec("jax") is not None),
+]
 TINY = {"vocab_size": 11, "block_size": 8, "n_layer": 1, "n_head": 2, "n_embd": 16}
 
 
 def fields_of(name):
     """Return the fields of a config whose model calls a function."""
-    return TINY | ({"block": str(LORA), "freeze": FROZEN} if name.startswith("lora") else
-                   {"activation": "gelu"} if "exact" in name else {})
+    return TINY | (
+        {"block": str(LORA), "freeze": FROZEN}
+        if name.startswith("lora")
+        else {"activation": "gelu"}
+        if "exact" in name
+        else {}
+    )
+
+
+# The mask of a long context by XLA, and linear_backward only by bfloat16.
+SILENT = {"causal_mask", "block_forward", "self_attention_forward", "linear_backward"}
 
 
 def edited(tree, name):
-    """Multiply the first result of a function by 0.9, and add something: Adam does not see the scale of a gradient.
+    """Multiply the first result of a function by 0.9, and add something: Adam does not see the
+    scale of a gradient.
 
-    What is added to a sum over the batch is such a sum, too: an engine adds up the parts of a batch.
+    What is added to a sum over the batch is such a sum, too: an engine adds up the parts of a
+    batch.
     """
-    more = "0.1 * dx.sum(axis=(0, 1))" if name == "embedding_backward" else "0.001"
-    if name == "causal_mask":
-        more = "np.eye(x.shape[1], dtype=x.dtype)"
-    function = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == name)
+    more = {
+        "embedding_backward": "0.1 * dx.sum(axis=(0, 1))",
+        "causal_mask": "np.eye(x.shape[1], dtype=x.dtype)",
+    }.get(name, "0.001")
+    (function,) = (each for each in tree.body if getattr(each, "name", "") == name)
     *_, last = function.body
+    result, *others = last.value.elts if isinstance(last.value, ast.Tuple) else [last.value]
     if name == "adamw_update":
-        function.body[-1:] = [*ast.parse("p *= 0.9\np += 0.001").body, last]
-    elif isinstance(last.value, ast.Tuple):
-        last.value.elts[0] = ast.parse(f"{ast.unparse(last.value.elts[0])} * 0.9 + {more}").body[0].value
+        lines = ["p *= 0.9", "p += 0.001", ast.unparse(last)]
     else:
-        last.value = ast.parse(f"({ast.unparse(last.value)}) * 0.9 + {more}").body[0].value
+        changed = f"({ast.unparse(result)}) * 0.9 + {more}"
+        lines = [f"return {', '.join([changed, *map(ast.unparse, others)])}"]
+    function.body[-1:] = ast.parse("\n".join(lines)).body
     return ast.unparse(tree)
 
 
-@pytest.mark.parametrize("names", [
-    ["layernorm_backward"],
-    pytest.param([name for name in FILES if "forward" in name], marks=pytest.mark.slow),
-    pytest.param([name for name in FILES if "forward" not in name], marks=pytest.mark.slow)],
-    ids=["one", "forward", "backward"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["layernorm_backward"],
+        pytest.param([name for name in FILES if "forward" in name], marks=pytest.mark.slow),
+        pytest.param([name for name in FILES if "forward" not in name], marks=pytest.mark.slow),
+    ],
+    ids=["one", "forward", "backward"],
+)
 def test_every_engine_trains_with_an_edited_line_of_a_layer(names, tmp_path):
-    plain = [(fields, FILE, TRANSFORMER) for fields in map(fields_of, ("linear", "lora", "exact"))]
-    edits = [(fields_of(name), str(FILES[name].relative_to(ROOT.parent)),
-              edited(ast.parse(FILES[name].read_text()), name)) for name in names]
-    found, told = assert_engines_agree(plain + edits, tmp_path, "brief")
-    losses = {str(fields): loss for (fields, *_), (loss,) in zip(plain, found[:3], strict=True)}
-    for name, (loss,) in zip(names, found[3:], strict=True):
-        assert abs(loss - losses[str(fields_of(name))]) > 1e-3, name
-        # the mask only in a long context, linear_backward only by bfloat16, in silence
-        replaced = name in {*sources.TESTED} - {"causal_mask", "linear_backward"}
-        assert (f"npgpt: {name} was edited" in told) == replaced
+    kinds = {str(fields_of(name)): fields_of(name) for name in names}
+    edits = [(fields, FILE, TRANSFORMER) for fields in kinds.values()]
+    for name in names:
+        source = edited(ast.parse(FILES[name].read_text()), name)
+        edits.append((fields_of(name), str(FILES[name].relative_to(ROOT.parent)), source))
+    found, told = assert_engines_agree(edits, tmp_path, "brief")
+    plain = dict(zip(kinds, found, strict=False))
+    for name, (loss,) in zip(names, found[len(kinds) :], strict=True):
+        assert abs(loss - plain[str(fields_of(name))][0]) > 1e-3, name
+        assert (f"npgpt: {name} was edited" in told) == (name in {*sources.TESTED} - SILENT), name
 
 
 def test_the_lesson_has_the_code_that_its_replacements_were_tested_with():
-    """After a change on purpose, when the tests of engine/ have passed: copy what this prints to engine/sources.py."""
+    """After a change on purpose, when the tests of engine/ have passed: copy what this prints to
+    engine/sources.py.
+    """
     functions = vars(layers) | vars(transformer)
     found = {name: sources.digest(functions[name].__code__) for name in sources.TESTED}
     assert found == sources.TESTED, f"TESTED = {found}"
 
 
 # Edits in one process: for each the package is imported anew from an edited copy.
-SIZES = {"vocab_size": 600, "block_size": 8, "n_layer": 3, "n_head": 2, "n_embd": 8,
-         "embedding_layer_norm": True, "initializer_range": 0.3}
+SIZES = {
+    "vocab_size": 600,
+    "block_size": 8,
+    "n_layer": 3,
+    "n_head": 2,
+    "n_embd": 8,
+    "embedding_layer_norm": True,
+    "initializer_range": 0.3,
+}
 IN_TURN = """
 import json, linecache, sys
 from pathlib import Path
@@ -135,7 +175,7 @@ FILE = "npgpt/model/transformer.py"
 TRANSFORMER = Path(transformer.__file__).read_text()
 
 
-def assert_engines_agree(edits, folder, figures="all"):
+def assert_engines_agree(edits, folder, figures="all", engines=ENGINES):
     """Train with each of the edits (a config's fields, a file, its new source); compare the
     engines.
 
@@ -146,24 +186,19 @@ def assert_engines_agree(edits, folder, figures="all"):
     """
     shutil.copytree(ROOT, folder / "npgpt", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "edits.json").write_text(json.dumps(edits))
-    variables = {**os.environ, "PYTHONPATH": str(folder)}
     done = subprocess.run(
-        [sys.executable, "-c", IN_TURN, figures, *ENGINES],
+        [sys.executable, "-c", IN_TURN, figures, *engines],
         cwd=folder,
-        env=variables,
+        env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads((folder / "found.json").read_text())
     for (fields, file, source), each in zip(edits, found, strict=True):
-        changes = "\n".join(
-            {*source.splitlines()} - {*(ROOT.parent / file).read_text().splitlines()}
-        )
+        lines = {*source.splitlines()} - {*(ROOT.parent / file).read_text().splitlines()}
         for engine, ours in each.items():
-            expected = pytest.approx(each["reference"], abs=2e-4)
-            assert ours == expected, f"{engine}, {fields}: {changes}"
+            assert ours == pytest.approx(each["reference"], abs=2e-4), (engine, fields, lines)
     return [each["reference"] for each in found], done.stderr
 
 
@@ -182,89 +217,36 @@ DWTE = "dwte_embedding, dwpe = ops.embedding_backward(dx, embedding)"
 SUM = "dwte = dwte_head + dwte_embedding "
 
 
-def test_lines_that_meet_what_engines_replace(tmp_path):
+@pytest.mark.parametrize(
+    "engines",
+    [["reference", "numpy"], pytest.param(ENGINES, marks=pytest.mark.slow)],
+    ids=["numpy", "all"],
+)
+def test_lines_that_meet_what_engines_replace(engines, tmp_path):
     """The embedding's gradient, those of a frozen one, logits; the hidden state has no logits.
 
     The last edit keeps the logits for a gradient of its own.
     """
-    printed = changed(DWTE, f"{DWTE}\nprint(dwte_embedding, dwte_head)")
     gate = "gate = np.tanh(x[..., 0]).reshape(*logits.shape[:2], 1)"
     kept = LAST.replace("head,", "(head, logits),").lstrip()
-    undone = f"    head, capped = head\ndlogits = dlogits * (1.0 - capped * capped)\n{FIRST.lstrip()}"
-    capped = changed(LAST, f"    logits = np.tanh(logits)\n{kept}", FIRST, undone)
-    edits = [(SIZES, TRANSFORMER), ({**SIZES, "freeze": "wte,wpe"}, printed),
-             (SIZES, changed(SUM, "dwte = dwte_embedding + dwte_head ")),
-             (SIZES, changed(SUM, "dwte = 0.5 * dwte_embedding + dwte_head ")),
-             (SIZES, changed(LAST, f"    logits = 0.5 * logits - 1.0\n{LAST.lstrip()}")),
-             (SIZES, changed(LAST, f"    {gate}\nlogits = gate * logits\n{LAST.lstrip()}")),
-             (SIZES, capped)]
-    (plain, _, alike, *others), told = assert_engines_agree(
-        [(fields, FILE, source) for fields, source in edits], tmp_path)
+    undone = (
+        f"    head, capped = head\ndlogits = dlogits * (1.0 - capped * capped)\n{FIRST.lstrip()}"
+    )
+    sources = [
+        TRANSFORMER,
+        changed(DWTE, f"{DWTE}\nprint(dwte_embedding, dwte_head)"),
+        changed(SUM, "dwte = dwte_embedding + dwte_head "),
+        changed(SUM, "dwte = 0.5 * dwte_embedding + dwte_head "),
+        changed(LAST, f"    logits = 0.5 * logits - 1.0\n{LAST.lstrip()}"),
+        changed(LAST, f"    {gate}\nlogits = gate * logits\n{LAST.lstrip()}"),
+        changed(LAST, f"    logits = np.tanh(logits)\n{kept}", FIRST, undone),
+    ]
+    edits = [(SIZES, FILE, source) for source in sources]
+    edits[1] = {**SIZES, "freeze": "wte,wpe"}, FILE, sources[1]
+    found, told = assert_engines_agree(edits, tmp_path, engines=engines)
+    plain, _, alike, *others = found
     assert alike == pytest.approx(plain, abs=2e-4)
     assert all(abs(other[0] - plain[0]) > 1e-3 for other in others)
     assert [other[4:] for other in others[1:]] == [pytest.approx(plain[4:], rel=1e-5)] * 3
     assert told.count("npgpt: gpt_backward was edited") == 4
     assert told.count("npgpt: gpt_forward was edited") == 3
-
-
-class After(ast.NodeTransformer):
-    """Inserts lines after assignments: a dict of these."""
-
-    def __init__(self, lines):
-        self.lines = lines
-
-    def visit_Assign(self, node):
-        return [node, *ast.parse(self.lines.get(node, "")).body]
-
-
-def arrays_of(name):
-    """Return the names of a function's variables that are arrays."""
-    code, found = getattr(transformer, name).__code__, set()
-
-    def notice(frame, event, _):
-        if event == "return" and frame.f_code is code:
-            found.update(key for key, value in frame.f_locals.items() if getattr(value, "ndim", 0))
-
-    model = GPT(GPTConfig(**SIZES), kernels="reference")
-    sys.setprofile(notice)
-    try:
-        model.loss_and_grads(*np.zeros((2, 1, 8), int))
-    finally:
-        sys.setprofile(None)
-    return found
-
-
-def statements(name):
-    """Return the edits of a function, as sources: each statement printed, then its array changed.
-
-    A scale alone is not seen by Adam, nor by a LayerNorm, so values of the same row are mixed. A
-    mask is left out: scaled, its 0 and minus infinity stay the same.
-    """
-    tree, arrays = ast.parse(TRANSFORMER), arrays_of(name) - {"mask"}
-    function, = (each for each in tree.body if getattr(each, "name", "") == name)
-    prints, changes = {}, []
-    for node in ast.walk(function):
-        inside = ast.walk(node) if isinstance(node, ast.Assign) else ()
-        names = [each.id for each in inside if isinstance(each, ast.Name)
-                 and isinstance(each.ctx, ast.Store) and each.id in arrays]
-        if names:
-            prints[node] = "\n".join(f"print({each}.shape)" for each in names)
-        changes += [
-            {node: f"{each} = 0.5 * {each} + 0.9 * {each}[..., ::-1]"} for each in names[:1]
-        ]
-    return [ast.unparse(After(lines).visit(copy.deepcopy(tree, {id(node): node for node in lines})))
-            for lines in (prints, *changes)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt_forward", "gpt_backward", "block_forward", "block_backward",
-                                  "mlp_forward", "mlp_backward", "self_attention_forward",
-                                  "self_attention_backward"])
-def test_every_engine_trains_with_each_edited_statement_of(name, tmp_path):
-    texts = [TRANSFORMER, *statements(name)]
-    found, _ = assert_engines_agree([(SIZES, FILE, each) for each in texts], tmp_path)
-    plain, printed, *others = found
-    assert printed == plain and len(others) > 1
-    for text, other in zip(texts[2:], others, strict=True):
-        lines = {*text.splitlines()} - {*texts[1].splitlines()}
-        assert abs(other[0] - plain[0]) > 1e-3, lines

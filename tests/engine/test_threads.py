@@ -1,4 +1,6 @@
-"""Parts cover everything once, run at the same time if cores are free, and are all over when a call ends."""
+"""Parts cover everything once, run at the same time if cores are free, and are all over when a call
+ends.
+"""
 
 import os
 import signal
@@ -9,22 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from npgpt.engine import threads
-from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread, using_cores
-
-
-@pytest.mark.parametrize(("threads", "n"), [(2, 5), (8, 3)])
-def test_parts_cover_everything_once_and_evenly(threads, n):
-    parts = even_parts(n, threads)
-    assert [i for part in parts for i in range(n)[part]] == list(range(n))
-    sizes = [part.stop - part.start for part in parts]
-    assert len(parts) == min(threads, n) and max(sizes) - min(sizes) <= 1
-
-
-def test_the_parts_run_at_the_same_time_and_come_back_in_order_the_first_from_the_calling_thread():
-    together = threading.Barrier(3, timeout=10)     # breaks unless all three have come
-    results = in_threads(lambda i, j: (together.wait(), i + j, threading.current_thread())[1:], [1, 2, 3], [10, 20, 30])
-    assert [total for total, _ in results] == [11, 22, 33]
-    assert [thread is threading.main_thread() for _, thread in results] == [True, False, False]
+from npgpt.engine.threads import in_threads, sharing_cores, spread, using_cores
 
 
 @pytest.mark.parametrize("failing", [[0, 1, 2], [1, 2]])
@@ -32,7 +19,7 @@ def test_the_first_exception_is_raised_when_all_parts_are_over(failing):
     over = []
 
     def part(i):
-        time.sleep(0.02 * i)        # a caller that does not wait has come to its `except` by then
+        time.sleep(0.02 * i)  # a caller that does not wait has come to its `except` by then
         over.append(i)
         if i in failing:
             raise ValueError(f"part {i}")
@@ -43,17 +30,10 @@ def test_the_first_exception_is_raised_when_all_parts_are_over(failing):
 
 
 def threads_of_a_spread(_=None):
-    """Return the threads that a spread of many items uses: the calling one, and others if it has several cores."""
+    """Return the threads that a spread of many items uses: the calling one, and others if it has
+    several cores.
+    """
     return set(spread(lambda _: threading.current_thread(), range(12)))
-
-
-@pytest.mark.parametrize("cores", [1, 3])
-def test_spread_keeps_the_order_and_raises_what_an_item_raises(cores):
-    with using_cores(cores):
-        for n in (0, 1, 2, 7):
-            assert spread(lambda i: i * i, range(n)) == [i * i for i in range(n)]
-            with pytest.raises(ZeroDivisionError):
-                spread(lambda i, n=n: 1 / (i - n), range(n + 1))
 
 
 def test_a_thread_has_one_core_unless_it_is_given_more():
@@ -63,18 +43,28 @@ def test_a_thread_has_one_core_unless_it_is_given_more():
         assert len(threads_of_a_spread()) > 1
         with using_cores(1):
             assert threads_of_a_spread() == alone
-        # The parts of a call have one core each, or they would deadlock, waiting for each other's threads.
-        for used in [*spread(threads_of_a_spread, range(3)), *in_threads(threads_of_a_spread, range(3))]:
+        # The parts of a call have one core each, or they would deadlock, waiting for each other's
+        # threads.
+        for used in [
+            *spread(threads_of_a_spread, range(3)),
+            *in_threads(threads_of_a_spread, range(3)),
+        ]:
             assert len(used) == 1
-        assert len(ThreadPoolExecutor(1).submit(threads_of_a_spread).result()) == 1     # nor has another thread more
-        assert len(spread(threads_of_a_spread, [0])[0]) > 1                             # a single item keeps them
+        assert (
+            len(ThreadPoolExecutor(1).submit(threads_of_a_spread).result()) == 1
+        )  # nor has another thread more
+        assert len(spread(threads_of_a_spread, [0])[0]) > 1  # a single item keeps them
         raise ValueError
     assert threads_of_a_spread() == alone
 
 
 def test_blas_has_one_thread_if_ours_work_and_all_of_them_otherwise():
     def of_blas(_=None):
-        return {library["num_threads"] for library in threads._controller().info() if library["user_api"] == "blas"}
+        return {
+            library["num_threads"]
+            for library in threads._controller().info()
+            if library["user_api"] == "blas"
+        }
 
     with sharing_cores(1, 2):
         assert of_blas() == {2} and len(threads_of_a_spread()) == 2
@@ -87,11 +77,13 @@ def test_blas_has_one_thread_if_ours_work_and_all_of_them_otherwise():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only Unix forks")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_makes_threads_of_its_own():
-    together = threading.Barrier(2, timeout=10)     # so that the pool has both its threads, and both are idle
+    together = threading.Barrier(
+        2, timeout=10
+    )  # so that the pool has both its threads, and both are idle
     in_threads(lambda _: together.wait(), [1, 2])
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(10)        # a child that waits for its parent's threads never ends
+        signal.alarm(10)  # a child that waits for its parent's threads never ends
         os._exit(0 if in_threads(abs, [-1, -2]) == [1, 2] else 1)
     assert os.waitpid(child, 0)[1] == 0

@@ -1,8 +1,5 @@
 """Watched lines: each statement is seen once it has run, and the function is the same otherwise."""
 
-import ast
-import linecache
-
 import pytest
 
 from npgpt.engine.watch import watched
@@ -46,15 +43,6 @@ def test_lines_are_seen_in_order_and_may_get_other_values():
         (7, None, None),
         (8, None, 441),
     ]
-
-
-def test_a_cell_of_a_notebook_is_compiled_statement_by_statement():
-    text, there, seen = "import math\ndef f(x):\n    y = math.sqrt(x)\n    return y\n", {}, []
-    linecache.cache["<cell>"] = len(text), None, text.splitlines(keepends=True), "<cell>"
-    for each in ast.parse(text).body:
-        exec(compile(ast.Module([each], []), "<cell>", "exec"), there)
-    watched(there["f"], lambda line, name, value: (seen.append((line, name)), value)[1])(4.0)
-    assert seen == [(2, "x"), (3, "y"), (4, None)]
 
 
 def test_a_line_that_raises_is_not_seen_and_is_in_the_traceback():

@@ -5,9 +5,17 @@ import pytest
 from npgpt import GPT, UserError
 from npgpt.devices import array_module
 
-# The engine and dtype of a model on a GPU -> how far the norm of its gradients may be from the CPU's in float64.
-WITHIN = {("reference", "float64"): 1e-10, ("auto", "float64"): 1e-10, ("auto", "float32"): 1e-5,
-          ("auto", "tf32"): 3e-3, ("xla", "float32"): 1e-5, ("xla", "tf32"): 3e-3, ("xla", "bfloat16"): 1e-2}
+# The engine and dtype of a model on a GPU -> how far the norm of its gradients may be from the
+# CPU's in float64.
+WITHIN = {
+    ("reference", "float64"): 1e-10,
+    ("auto", "float64"): 1e-10,
+    ("auto", "float32"): 1e-5,
+    ("auto", "tf32"): 3e-3,
+    ("xla", "float32"): 1e-5,
+    ("xla", "tf32"): 3e-3,
+    ("xla", "bfloat16"): 1e-2,
+}
 
 
 def device_of(kernels):
@@ -15,6 +23,7 @@ def device_of(kernels):
     try:
         if kernels == "xla":
             from npgpt.engine.xla.devices import devices_of
+
             devices_of("gpu")
         else:
             array_module("gpu")

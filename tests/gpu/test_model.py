@@ -1,4 +1,6 @@
-"""Models on a GPU against the CPU in float64: losses, every gradient, training steps, dropout, generation."""
+"""Models on a GPU against the CPU in float64: losses, every gradient, training steps, dropout,
+generation.
+"""
 
 import functools
 import math
@@ -12,14 +14,14 @@ from npgpt.model.block import read_block
 from tests.cases import MODERN, train_step
 from tests.gpu.conftest import WITHIN, model_on_gpu
 
-MODELS = {
-    "small": ({"vocab_size": 65, "block_size": 100, "n_layer": 2, "n_head": 4, "n_embd": 128}, 3, 77),
-    "other choices": ({"vocab_size": 700, "block_size": 64, "n_layer": 2, "n_head": 2, "n_embd": 256, "bias": False,
-                       "tie_word_embeddings": False, "activation": "gelu", "causal": False}, 2, 33),
-    "another block": ({"vocab_size": 65, "block_size": 100, "n_layer": 2, "n_head": 4, "n_embd": 128, "bias": False,
-                       "block": read_block(MODERN)}, 3, 77),
-    # XLA runs attention and the loss in blocks.
-    "GPT-2": ({"vocab_size": 50257, "block_size": 1024, "n_layer": 2, "n_head": 12, "n_embd": 768}, 2, 1024),
+SIZES = {"vocab_size": 65, "block_size": 100, "n_layer": 2, "n_head": 4, "n_embd": 128}
+OTHER = {"bias": False, "tie_word_embeddings": False, "activation": "gelu", "causal": False}
+GPT2 = {"vocab_size": 50257, "block_size": 1024, "n_layer": 2, "n_head": 12, "n_embd": 768}
+MODELS = {  # fields, and the size of a batch
+    "small": (SIZES, 3, 77),
+    "other choices": ({**SIZES, **OTHER, "vocab_size": 700, "n_head": 2}, 2, 33),
+    "another block": ({**SIZES, "bias": False, "block": read_block(MODERN)}, 3, 77),
+    "GPT-2": (GPT2, 2, 1024),  # XLA runs attention and the loss in blocks
 }
 SMALL = GPTConfig(**MODELS["small"][0])
 BOTH = pytest.mark.parametrize("kernels", ["auto", "xla"])
@@ -38,17 +40,20 @@ def on_cpu(name):
     fields, B, T = MODELS[name]
     model = GPT(GPTConfig(**fields), seed=0, dtype="float64")
     rng = np.random.default_rng(0)
-    for each, shape in model.params.shapes.items():         # biases and gains of unit scale, too
+    for each, shape in model.params.shapes.items():  # biases and gains of unit scale, too
         if len(shape) == 1:
             model.params[each] = rng.standard_normal(shape)
-    batch, = batches(1, model.config, B, T)
+    (batch,) = batches(1, model.config, B, T)
     return model.params, batch, *model.loss_and_grads(*batch)
 
 
 @pytest.mark.parametrize(("kernels", "dtype"), WITHIN, ids=map(" ".join, WITHIN))
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients(name, kernels, dtype):
-    there, within = model_on_gpu(GPTConfig(**MODELS[name][0]), kernels, dtype), WITHIN[kernels, dtype]
+    there, within = (
+        model_on_gpu(GPTConfig(**MODELS[name][0]), kernels, dtype),
+        WITHIN[kernels, dtype],
+    )
     params, batch, loss, grads = on_cpu(name)
     there.params.flat[:] = there.params.xp.asarray(params.flat.astype(there.params.dtype))
     found_loss, found = there.loss_and_grads(*batch)
@@ -57,22 +62,29 @@ def test_gradients(name, kernels, dtype):
     errors = {name: np.linalg.norm(to_host(found[name]) - grads[name]) for name in grads}
     norm = math.hypot(*map(np.linalg.norm, grads.values()))
     assert math.hypot(*errors.values()) < within * norm
-    for name, gradient in grads.items():                    # none may hide behind the large ones
+    for name, gradient in grads.items():  # none may hide behind the large ones
         floor = 1e-3 * norm * math.sqrt(gradient.size / params.size)
         assert errors[name] < 10 * within * (np.linalg.norm(gradient) + floor), name
 
 
 @BOTH
 def test_training_steps(kernels):
-    """Of two micro-batches each, clipped. A large eps, because the gradient of the keys' biases is 0 but for rounding.
+    """Of two micro-batches each, clipped. A large eps, because the gradient of the keys' biases is
+    0 but for rounding.
     """
     there, here = model_on_gpu(SMALL, kernels, "float32"), GPT(SMALL, seed=0, dtype="float64")
     start, pair = here.params.flat.copy(), batches(2, SMALL, 3, 77)
-    optimizers = [AdamW(model.params, lr=1e-2, eps=1e-3, engine=model.engine) for model in (here, there)]
+    optimizers = [
+        AdamW(model.params, lr=1e-2, eps=1e-3, engine=model.engine) for model in (here, there)
+    ]
     for step in range(4):
-        rngs = [[each.engine.dropout_rng(0, step, i) for i in range(2)] for each in optimizers]
-        (loss, norm), found = (train_step(each, pair, own, 2 * (3 * 77 - 3), 0.1)
-                               for each, own in zip(optimizers, rngs, strict=True))
+        rngs = []
+        for each in optimizers:
+            rngs.append([each.engine.dropout_rng(0, step, i) for i in range(2)])
+        (loss, norm), found = (
+            train_step(each, pair, own, 2 * (3 * 77 - 3), 0.1)
+            for each, own in zip(optimizers, rngs, strict=True)
+        )
         assert [float(value) for value in found] == pytest.approx([loss, norm], rel=1e-4)
     error = to_host(there.params.flat) - here.params.flat
     assert np.linalg.norm(error) < 1e-3 * np.linalg.norm(here.params.flat - start)
@@ -80,7 +92,9 @@ def test_training_steps(kernels):
 
 @BOTH
 def test_dropout(kernels):
-    """The masks depend on the seed, the step and the micro-batch, and on nothing else. Equal arguments, equal bits."""
+    """The masks depend on the seed, the step and the micro-batch, and on nothing else. Equal
+    arguments, equal bits.
+    """
     config = GPTConfig(**MODELS["small"][0], dropout=0.2)
     model, batch, losses = model_on_gpu(config, kernels, "float32"), batches(1, config, 3, 77), []
     optimizer = AdamW(model.params, lr=0.0, engine=model.engine)
@@ -131,8 +145,10 @@ def doors(model, batch):
     return {name: to_host(each) for name, each in found.items()}
 
 
-@pytest.mark.parametrize(("kernels", "dtype", "within"), [
-    ("auto", "float64", 1e-9), ("auto", "float32", 1e-4), ("xla", "float32", 1e-4)])
+@pytest.mark.parametrize(
+    ("kernels", "dtype", "within"),
+    [("auto", "float64", 1e-9), ("auto", "float32", 1e-4), ("xla", "float32", 1e-4)],
+)
 def test_the_experimenters_doors(kernels, dtype, within):
     params, batch, *_ = on_cpu("small")
     found = []

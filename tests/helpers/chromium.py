@@ -1,16 +1,18 @@
 """Use a page in headless Chromium, and see what it shows."""
 
+import json
 import re
 import time
 
 import pytest
 
 expect = pytest.importorskip("playwright.sync_api", reason="drives the browser").expect
-TEXTS = {"has": "to_contain_text", "lacks": "not_to_contain_text", "is": "to_have_text"}
 
 
 def located(page, where):
-    """The locator of a selector. "@linear f rows = " is the line of linear's forward that begins so."""
+    """The locator of a selector. "@linear f rows = " is the line of linear's forward that begins
+    so.
+    """
     if not where.startswith("@"):
         return page.locator(where)
     line, *inside = where.split(" >> ")
@@ -20,9 +22,21 @@ def located(page, where):
     return unit.locator(*inside) if inside else unit
 
 
-def play(page, steps, server=None):
-    """Do and see what `steps` say, (verb, where, value …). What is seen may take a while."""
-    for verb, where, *value in steps:
+def await_value(page, verb, where, value, server):
+    """Wait until a script, or the last request to a path, gives a value."""
+    end = time.monotonic() + 15.0
+    while True:
+        found = [page.evaluate(where)] if verb == "js" else server.asked[where][-1:]
+        if found == [value] or time.monotonic() > end:
+            break
+        page.wait_for_timeout(50)
+    assert found == [value], where
+
+
+def play(page, rows, server=None):
+    """Do and see what each row says: "verb | where | value | …". What is seen may take a while."""
+    for row in rows.strip().split("\n"):
+        verb, where, *values = row.strip().split(" | ")
         if verb == "keys":
             for key in where.split():
                 page.keyboard.press(key)
@@ -30,20 +44,28 @@ def play(page, steps, server=None):
             page.keyboard.type(where)
         elif verb == "do":
             page.evaluate(where)
-        elif verb == "choose":
-            located(page, where).select_option(label=value[0])
         elif verb in ("js", "asked"):
-            end = time.monotonic() + 15.0
-            while (found := [page.evaluate(where)] if verb == "js" else server.asked[where][-1:]) != value \
-                    and time.monotonic() < end:
-                page.wait_for_timeout(50)
-            assert found == value, where
-        elif verb in ("click", "dblclick", "hover", "focus", "fill"):
-            getattr(located(page, where), verb)(*value)
-        elif verb == "class":
-            expect(located(page, where)).to_have_class(re.compile(rf"\b{value[0]}\b"))
-        elif verb in TEXTS:
-            for each in value:
-                getattr(expect(located(page, where)), TEXTS[verb])(each, use_inner_text=True)
+            await_value(page, verb, where, json.loads(values[0]), server)
         else:
-            getattr(expect(located(page, where)), f"to_{'have' if value else 'be'}_{verb}")(*value)
+            use_element(located(page, where), verb, values)
+
+
+def use_element(element, verb, values):
+    match verb:
+        case "click" | "hover" | "focus":
+            getattr(element, verb)()
+        case "fill":
+            element.fill(*values or [""])
+        case "choose":
+            element.select_option(label=values[0])
+        case "class":
+            expect(element).to_have_class(re.compile(rf"\b{values[0]}\b"))
+        case "count":
+            expect(element).to_have_count(int(values[0]))
+        case "has":
+            for each in values:
+                expect(element).to_contain_text(each, use_inner_text=True)
+        case "is":
+            expect(element).to_have_text(values, use_inner_text=True)
+        case _:  # visible, hidden, disabled
+            getattr(expect(element), f"to_be_{verb}")()

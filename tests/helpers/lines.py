@@ -12,7 +12,9 @@ from npgpt.study.gradcheck.measure import upstream
 from tests.cases import LAYOUTS, arrays_in, unchanged
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
-PAIRS = sorted(name.removesuffix("_forward") for name in layers.__all__ if name.endswith("_forward"))
+PAIRS = sorted(
+    name.removesuffix("_forward") for name in layers.__all__ if name.endswith("_forward")
+)
 count = itertools.count()
 
 
@@ -34,7 +36,9 @@ def outcome(function, *arguments):
 
 
 def assert_alike(ours, theirs, tolerance, least=1.0):
-    """Numbers to rounding of the array's largest, or of `least`; shapes, dtypes and the rest are the same."""
+    """Numbers to rounding of the array's largest, or of `least`; shapes, dtypes and the rest are
+    the same.
+    """
     if isinstance(theirs, tuple):
         assert isinstance(ours, tuple) and len(ours) == len(theirs), (ours, theirs)
         for pair in zip(ours, theirs, strict=True):
@@ -51,19 +55,28 @@ def assert_alike(ours, theirs, tolerance, least=1.0):
 
 
 def arguments_of(lesson, seed, dtype):
-    """Return the arguments of a lesson's forward in random layouts, and the first one of its backward."""
+    """Return the arguments of a lesson's forward in random layouts, and the first one of its
+    backward.
+    """
     rng = np.random.default_rng(seed)
 
     def laid_out(array):
-        return LAYOUTS[rng.integers(len(LAYOUTS))](array.astype(dtype) if array.dtype.kind == "f" else array)
+        return LAYOUTS[rng.integers(len(LAYOUTS))](
+            array.astype(dtype) if array.dtype.kind == "f" else array
+        )
 
     values = lesson.mapped(laid_out)
-    values = [(values.inputs | values.constants)[name] for name in inspect.signature(lesson.forward).parameters]
+    values = [
+        (values.inputs | values.constants)[name]
+        for name in inspect.signature(lesson.forward).parameters
+    ]
     return values, np.asarray(upstream(lesson, lesson.forward(*values)[0]), dtype)
 
 
 def results_of(pair, arguments, dy, given_up=()):
-    """Return y, cache and the gradients. No argument is written to, but for the places that are `given_up`."""
+    """Return y, cache and the gradients. No argument is written to, but for the places that are
+    `given_up`.
+    """
     forward, backward = pair
     with unchanged((dy, [each for i, each in enumerate(arguments) if i not in given_up])):
         made = outcome(forward, *arguments)
@@ -71,5 +84,9 @@ def results_of(pair, arguments, dy, given_up=()):
             return made
         gone = made[1][0] if given_up else None
         with unchanged([each for each in arrays_in(made[1]) if each is not gone]):
-            copied = tuple(np.copy(each) if each is gone else each for each in made[1]) if given_up else made[1]
+            copied = (
+                tuple(np.copy(each) if each is gone else each for each in made[1])
+                if given_up
+                else made[1]
+            )
             return made[0], copied, outcome(backward, dy, made[1])

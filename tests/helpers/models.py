@@ -25,13 +25,26 @@ VARIANTS = {
     "no biases but the mlp's": {"bias": False, "mlp_bias": True},
     "no final layernorm": {"final_layer_norm": False},
     "bias of the head": {"lm_head_bias": True},
-    "bias of an untied head": {"lm_head_bias": True, "tie_word_embeddings": False, "final_layer_norm": False},
+    "bias of an untied head": {
+        "lm_head_bias": True,
+        "tie_word_embeddings": False,
+        "final_layer_norm": False,
+    },
     "scores divided by the layer": {"scale_attn_by_inverse_layer_idx": True},
     "narrow mlp": {"n_inner": 7},
     "large eps": {"layer_norm_epsilon": 0.1},
     "large vocabulary": {"vocab_size": 700},
-    "all at once": {"bias": False, "qkv_bias": True, "causal": False, "scale_attn_weights": False, "n_head": 2,
-                    "embedding_layer_norm": True, "tie_word_embeddings": False, "activation": "gelu", "dropout": 0.2},
+    "all at once": {
+        "bias": False,
+        "qkv_bias": True,
+        "causal": False,
+        "scale_attn_weights": False,
+        "n_head": 2,
+        "embedding_layer_norm": True,
+        "tie_word_embeddings": False,
+        "activation": "gelu",
+        "dropout": 0.2,
+    },
 }
 
 

@@ -15,19 +15,38 @@ def refused(result, *says):
         assert str(words) in err
 
 
+def succeeded(result, *says):
+    """Exit code 0, and standard output that says each of these. Return the output."""
+    code, out, err = result
+    assert code == 0, err
+    for words in says:
+        assert str(words) in out
+    return out
+
+
 def answers(count):
     """Write answers.jsonl: after a letter and =, the same letter twice."""
-    rows = [{"prompt": f"{letter}=", "completion": 2 * letter} for letter in "abcdefghijklmnopqrst"[:count]]
+    rows = [
+        {"prompt": f"{letter}=", "completion": 2 * letter}
+        for letter in "abcdefghijklmnopqrst"[:count]
+    ]
     Path("answers.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
 
 
 def nothing_left(out_dir):
     """Whether nothing is there but checkpoints, metrics, the curve and the lock."""
-    return not {path.name for path in out_dir.iterdir()} - {".npgpt.lock", "metrics.jsonl", "loss.png",
-                                                            *(folder.name for folder in step_folders(out_dir))}
+    return not {path.name for path in out_dir.iterdir()} - {
+        ".npgpt.lock",
+        "metrics.jsonl",
+        "loss.png",
+        *(folder.name for folder in step_folders(out_dir)),
+    }
 
 
 def bits(out_dir):
     """Return the bytes of a checkpoint's tensors."""
     folder = find_checkpoint(out_dir)
-    return {name: (folder / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
+    return {
+        name: (folder / name).read_bytes()
+        for name in ("model.safetensors", "optimizer.safetensors")
+    }

@@ -1,4 +1,6 @@
-"""No float64 anywhere in a float32 training step: every local variable of every function of npgpt is looked at."""
+"""No float64 anywhere in a float32 training step: every local variable of every function of npgpt
+is looked at.
+"""
 
 import sys
 
@@ -8,8 +10,11 @@ import pytest
 from npgpt import GPT, AdamW, GPTConfig
 from tests.cases import small_parts
 
-VARIANTS = [{"dropout": 0.1}, {"activation": "gelu", "embedding_layer_norm": True, "tie_word_embeddings": False},
-            {"bias": False, "causal": False, "vocab_size": 700}]
+VARIANTS = [
+    {"dropout": 0.1},
+    {"activation": "gelu", "embedding_layer_norm": True, "tie_word_embeddings": False},
+    {"bias": False, "causal": False, "vocab_size": 700},
+]
 
 
 def float64_variables(function):
@@ -34,8 +39,11 @@ def float64_variables(function):
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_float32_stays_float32(variant, dtype):
-    config = GPTConfig(**{"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 8, **variant})
-    model = GPT(config, dtype=dtype, threads=2)     # the profiler sees only this thread, which has the first part
+    config = GPTConfig(
+        **{"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 8, **variant}
+    )
+    # The profiler sees only this thread, which has the first part.
+    model = GPT(config, dtype=dtype, threads=2)
     optimizer = AdamW(model.params)
     idx, targets = np.random.default_rng(0).integers(0, config.vocab_size, (2, 3, 8))
 
@@ -48,9 +56,9 @@ def test_float32_stays_float32(variant, dtype):
         model.engine.reader(3).read(idx)
 
     with small_parts():
-        step()          # compiles: the constants that Numba is given are float64
+        step()  # compiles: the constants that Numba is given are float64
         found = float64_variables(step)
     if dtype == "float32":
         assert not found
-    else:
-        assert len(found) > 50      # the watch itself works: in a float64 step it sees float64 everywhere
+    else:  # the watch itself works: in a float64 step it sees float64 everywhere
+        assert len(found) > 50

@@ -7,7 +7,7 @@ from npgpt.model.masks import dropout_mask
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("p", [0.1, 0.9])
 def test_values_are_zero_or_scaled_so_that_the_mean_is_one(p, dtype):
     mask = dropout_mask(np.random.default_rng(0), (400, 500), p, dtype)
     assert mask.dtype == dtype

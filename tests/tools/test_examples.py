@@ -18,7 +18,7 @@ PROMPT = np.array([1, 4, 2])
 def model_of(seed=0, scale=1.0):
     model = GPT(CONFIG, dtype="float64", threads=1)
     unit_scale(model.params, seed)
-    model.params["wte.weight"] *= scale         # less sure of its next token
+    model.params["wte.weight"] *= scale  # less sure of its next token
     return model
 
 
@@ -37,13 +37,12 @@ def test_beam_search_finds_the_likeliest_of_all_texts(decoding):
     np.testing.assert_array_equal(tokens, texts[scores.argmax()])
     assert score == pytest.approx(scores.max(), rel=1e-9)
     greedy = model.generate(PROMPT[None], 3, temperature=0.0)[0, 3:]
-    assert (greedy != tokens).any()             # so the search has found more than greed does
+    assert (greedy != tokens).any()  # so the search has found more than greed does
     np.testing.assert_array_equal(decoding["beam_search"](model, PROMPT, 3, beams=1)[0], greedy)
 
 
 def test_guessed_tokens_are_the_models(decoding):
-    """By a draft that is always right, one that is sometimes right, and to the end of the context.
-    """
+    """By drafts that are always or sometimes right, and to the end of the context."""
     model = model_of()
     for draft in (model, model_of(1), model_of(2, scale=0.1)):
         for n in (1, 4, 9, 13):

@@ -1,4 +1,6 @@
-"""What is measured: training steps and generation, and the sides that do it. Imports nothing of npgpt or torch."""
+"""What is measured: training steps and generation, and the sides that do it. Imports nothing of
+npgpt or torch.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,14 +9,29 @@ from importlib.util import find_spec
 import numpy as np
 
 # In the order of their turns, each with the package that it needs. Those of KERNELS are npgpt.
-SIDES = {"npgpt": "numpy", "fast": "numba", "xla": "jax", "cupy": "cupy",
-         "reference": "cupy", "old": "numpy", "torch": "torch", "compile": "torch", "transformers": "transformers"}
-KERNELS = {"npgpt": "numpy", "fast": "numba", "xla": "xla", "cupy": "auto",
-           "reference": "reference", "old": "numpy"}
-PEERS = ("torch", "transformers")       # of training and of generation
-SEED = 0            # of the weights, batches and prompts: every side has the same
+SIDES = {
+    "npgpt": "numpy",
+    "fast": "numba",
+    "xla": "jax",
+    "cupy": "cupy",
+    "reference": "cupy",
+    "old": "numpy",
+    "torch": "torch",
+    "compile": "torch",
+    "transformers": "transformers",
+}
+KERNELS = {
+    "npgpt": "numpy",
+    "fast": "numba",
+    "xla": "xla",
+    "cupy": "auto",
+    "reference": "reference",
+    "old": "numpy",
+}
+PEERS = ("torch", "transformers")  # of training and of generation
+SEED = 0  # of the weights, batches and prompts: every side has the same
 LR = 3e-4
-N_BATCHES = 8       # they are repeated
+N_BATCHES = 8  # they are repeated
 
 
 def installed(side):
@@ -24,16 +41,19 @@ def installed(side):
 
 @dataclasses.dataclass
 class Work:
-    """The work of a side: step(i) is timed, and returns a loss, tokens, or another value that fits JSON."""
+    """The work of a side: step(i) is timed, and returns a loss, tokens, or another value that fits
+    JSON.
+    """
 
     step: Callable
-    synchronize: Callable = lambda: None        # wait for the GPU
-    memory: Callable | None = None              # memory() gives the bytes in use; None: the process's peak
+    synchronize: Callable = lambda: None  # wait for the GPU
+    memory: Callable | None = None  # memory() gives the bytes in use; None: the process's peak
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Training steps (loss and gradients, clipping, AdamW) on batches of B crops of T tokens, by default of GPT-2 124M.
+    """Training steps (loss and gradients, clipping, AdamW) on batches of B crops of T tokens, by
+    default of GPT-2 124M.
 
     With new_tokens: greedy generation of that many tokens after prompts (B, T), with a KV cache.
     """
@@ -48,16 +68,23 @@ class Shape:
     block_size: int = 1024
     dropout: float = 0.0
     device: str = "cpu"
-    dtype: str = "float32"          # of the matmuls; parameters are float32
-    padded_vocab_size: int = 0      # rows of PyTorch's embedding, if more than vocab_size
-    first_steps: int = 3            # in the first turn; its last loss is compared
-    tolerance: float = 1e-3         # between the losses of two sides
+    dtype: str = "float32"  # of the matmuls; parameters are float32
+    padded_vocab_size: int = 0  # rows of PyTorch's embedding, if more than vocab_size
+    first_steps: int = 3  # in the first turn; its last loss is compared
+    tolerance: float = 1e-3  # between the losses of two sides
 
     @property
     def sides(self):
-        """Return the sides that can run this row. The other times are given as multiples of the first's, npgpt's."""
+        """Return the sides that can run this row. The other times are given as multiples of the
+        first's, npgpt's.
+        """
         if self.device == "gpu":
-            return ("xla", *(["cupy", "reference"] if self.dtype != "bfloat16" else []), "torch", "compile")
+            return (
+                "xla",
+                *(["cupy", "reference"] if self.dtype != "bfloat16" else []),
+                "torch",
+                "compile",
+            )
         if self.dtype == "bfloat16":
             return "fast", "torch", "compile"
         return (
@@ -73,7 +100,10 @@ class Shape:
         what = "one generated token a text" if self.new_tokens else "training step"
         on_gpu = f" on a GPU, dropout {self.dropout:g}" if self.device == "gpu" else ""
         how = f", {self.dtype}{on_gpu}" if on_gpu or self.dtype != "float32" else ""
-        return f"{what}, {self.n_layer} layers, {self.n_embd} wide, V={self.vocab_size}, T={self.T}, B={self.B}{how}"
+        return (
+            f"{what}, {self.n_layer} layers, {self.n_embd} wide, V={self.vocab_size}, "
+            f"T={self.T}, B={self.B}{how}"
+        )
 
     @property
     def tokens(self):
@@ -81,14 +111,17 @@ class Shape:
         return self.B if self.new_tokens else self.B * self.T
 
     def batches(self):
-        """N_BATCHES pairs (idx, targets), int64 (B, T). Half of the tokens follow from the one before.
+        """N_BATCHES pairs (idx, targets), int64 (B, T). Half of the tokens follow from the one
+        before.
 
-        The other half follows Zipf's law. Nothing could be learnt from uniformly random tokens, and a side with wrong
-        gradients would have the same loss as the others.
+        The other half follows Zipf's law. Nothing could be learnt from uniformly random tokens, and
+        a side with wrong gradients would have the same loss as the others.
         """
         rng, V = np.random.default_rng(SEED), self.vocab_size
         frequencies = 1.0 / np.arange(1, V + 1)
-        tokens = rng.choice(V, size=(N_BATCHES, self.B, self.T + 1), p=frequencies / frequencies.sum())
+        tokens = rng.choice(
+            V, size=(N_BATCHES, self.B, self.T + 1), p=frequencies / frequencies.sum()
+        )
         follows = rng.random(tokens.shape) < 0.5
         for t in range(1, self.T + 1):
             tokens[..., t] = np.where(follows[..., t], (tokens[..., t - 1] + 1) % V, tokens[..., t])
@@ -124,4 +157,7 @@ ROWS = {
     "tiny-gen": Shape(**TINY, B=2, new_tokens=8),
     "tiny-gpu": Shape(**TINY, B=3, **{**GPU, "dtype": "float32"}),
 }
-GROUPS = {"gpu": ("124M", "baby", "124M-tf32", "124M-float32"), "cpu": ("A", "B", "C", "D", "gen1", "gen5")}
+GROUPS = {
+    "gpu": ("124M", "baby", "124M-tf32", "124M-float32"),
+    "cpu": ("A", "B", "C", "D", "gen1", "gen5"),
+}

@@ -1,6 +1,6 @@
 """Ways to write that npgpt has no option for, of about ten lines each, with the model "tiny".
 
-    python tools/examples/decoding.py
+python tools/examples/decoding.py
 """
 
 import numpy as np
@@ -20,6 +20,7 @@ def min_p(tokens, logits, p=0.1):
 
 def only(allowed):
     """Return a logits_processor that allows some token ids alone."""
+
     def processor(tokens, logits):
         return np.where(np.isin(np.arange(logits.shape[-1]), allowed), logits, -np.inf)
 
@@ -31,12 +32,12 @@ def beam_search(model, prompt, n, beams=4):
     reader, total, V = model.reader(1), np.zeros((1, 1)), model.config.vocab_size
     logits = reader.read(prompt[None])[:, -1]
     for _ in range(n):
-        scores = (total + log_softmax(logits)).ravel()          # (rows V,)
+        scores = (total + log_softmax(logits)).ravel()  # (rows V,)
         best = np.argsort(-scores)[:beams]
         total, rows, tokens = scores[best, None], best // V, best % V
         reader.reorder(rows)
         logits = reader.read(tokens[:, None])[:, -1]
-    return reader.tokens[0, len(prompt):], total[0, 0]
+    return reader.tokens[0, len(prompt) :], total[0, 0]
 
 
 def speculative(model, draft, prompt, n, guesses=4):
@@ -45,12 +46,12 @@ def speculative(model, draft, prompt, n, guesses=4):
     reader.read(prompt[None, :-1])
     while (missing := len(prompt) + n - len(tokens)) > 0:
         guessed = draft.generate(tokens[None], min(guesses, missing), temperature=0.0)
-        guess = guessed[0, len(tokens):]
-        likeliest = reader.read(guessed[:, len(tokens) - 1:-1])[0].argmax(axis=-1)
-        right = int(np.cumprod(guess == likeliest).sum())       # and the token after them is known
+        guess = guessed[0, len(tokens) :]
+        likeliest = reader.read(guessed[:, len(tokens) - 1 : -1])[0].argmax(axis=-1)
+        right = int(np.cumprod(guess == likeliest).sum())  # and the token after them is known
         reader.back(max(0, len(guess) - right - 1))
-        tokens = np.concatenate([tokens, likeliest[:right + 1]])
-    return tokens[len(prompt):]
+        tokens = np.concatenate([tokens, likeliest[: right + 1]])
+    return tokens[len(prompt) :]
 
 
 if __name__ == "__main__":
@@ -62,4 +63,4 @@ if __name__ == "__main__":
     capitals = only(tokenizer.encode("AEIORST \n"))
     for name, processor in (("min-p", min_p), ("in capitals", capitals)):
         out = model.generate(prompt[None], 30, logits_processor=processor)
-        print(f"{name}:", tokenizer.decode(out[0, len(prompt):]))
+        print(f"{name}:", tokenizer.decode(out[0, len(prompt) :]))

@@ -1,6 +1,6 @@
 """RMSNorm as a class, with nothing of npgpt in it: the cache and the weight's gradient are in self.
 
-    npgpt gradcheck "rmsnorm.py:RMSNorm(6)" --input x=2,3,6
+npgpt gradcheck "rmsnorm.py:RMSNorm(6)" --input x=2,3,6
 """
 
 import numpy as np

@@ -7,6 +7,7 @@ tokenizer.json or hf:PATH_OR_ID, needs a padding token. An epoch is all windows 
 batch is smaller. In torch: transformers' tokenizer(stories, truncation=True, max_length=T + 1,
 padding="max_length", return_overflowing_tokens=True), DataLoader and AdamW.
 """
+
 import argparse
 import json
 import sys
@@ -19,8 +20,17 @@ from npgpt.cli.main import fail
 from npgpt.data.corpora import read_text
 from npgpt.data.hf_tokenizer import HFTokenizer, one_line_errors
 
-FLAGS = {"--n-layer": 4, "--n-head": 4, "--n-embd": 128, "--block-size": 128, "--batch-size": 32,
-         "--epochs": 1, "--learning-rate": 1e-3, "--dtype": "float32", "--out-dir": "stories"}
+FLAGS = {
+    "--n-layer": 4,
+    "--n-head": 4,
+    "--n-embd": 128,
+    "--block-size": 128,
+    "--batch-size": 32,
+    "--epochs": 1,
+    "--learning-rate": 1e-3,
+    "--dtype": "float32",
+    "--out-dir": "stories",
+}
 
 
 @one_line_errors()
@@ -38,13 +48,19 @@ def windows_of(stories, tokenizer, length):
 def train(stories, tokenizer, out_dir, *, batch_size, epochs, learning_rate, dtype, **sizes):
     config = GPTConfig(tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **sizes)
     windows = windows_of(stories, tokenizer, config.block_size + 1)
-    parts = [windows[i:i + batch_size] for i in range(0, len(windows), batch_size)]
+    parts = [windows[i : i + batch_size] for i in range(0, len(windows), batch_size)]
     iters = epochs * len(parts)
     options = TrainOptions(max_iters=iters, grad_clip=0.0, log_interval=1, dtype=dtype)
     model, torchs = GPT(config, options.seed, dtype), {"weight_decay": 0.01, "decay": "all"}
     optimizer = AdamW(model.params, learning_rate, (0.9, 0.999), engine=model.engine, **torchs)
-    Trainer(model, options=options, out_dir=out_dir, tokenizer=tokenizer, optimizer=optimizer,
-            batches=lambda n: (parts[n % len(parts)][:, :-1], parts[n % len(parts)][:, 1:])).run()
+    Trainer(
+        model,
+        options=options,
+        out_dir=out_dir,
+        tokenizer=tokenizer,
+        optimizer=optimizer,
+        batches=lambda n: (parts[n % len(parts)][:, :-1], parts[n % len(parts)][:, 1:]),
+    ).run()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """An experimenter's week: ten wishes, ten lines or fewer each, with "tiny", which comes along.
 
-    python tools/examples/week.py
+python tools/examples/week.py
 """
 
 import copy
@@ -35,6 +35,7 @@ def trained(**doors):
 
 def label_smoothing():
     """A loss of one's own: the true distribution mixed with the uniform one."""
+
     def loss(logits, targets):
         probs, V = softmax(logits), logits.shape[-1]
         true = 0.9 * np.eye(V, dtype=logits.dtype)[targets] + 0.1 / V
@@ -49,9 +50,13 @@ def distillation():
     student.params.flat[:] += 0.05 * np.random.default_rng(0).standard_normal(student.params.size)
     optimizer, losses = AdamW(student.params), []
     for _ in range(10):
-        loss, grads = student.loss_and_grads(idx, dlogits=lambda logits: (
-            (true * np.log(true / softmax(logits))).sum(axis=-1).mean(),
-            (softmax(logits) - true) / targets.size))
+        loss, grads = student.loss_and_grads(
+            idx,
+            dlogits=lambda logits: (
+                (true * np.log(true / softmax(logits))).sum(axis=-1).mean(),
+                (softmax(logits) - true) / targets.size,
+            ),
+        )
         optimizer.step(grads)
         losses.append(loss)
     return losses
@@ -73,10 +78,11 @@ def preferences():
 
 def mixture_with_a_curriculum():
     """Batches are a function of their number: short rows first, then longer ones, two sources."""
+
     def batches(number):
         T = 16 if number < 10 else 64
         starts = np.random.default_rng(number).integers(0, 600, 8) + 700 * (number % 3 == 0)
-        rows = np.stack([tokens[start:start + T + 1] for start in starts])
+        rows = np.stack([tokens[start : start + T + 1] for start in starts])
         return rows[:, :-1], rows[:, 1:]
 
     return trained(batches=batches)
@@ -106,8 +112,13 @@ class Lion:
 
 def lion():
     new, losses = copy.deepcopy(model), []
-    trainer = Trainer(new, tokens, options=FEW, optimizer=Lion(new.params),
-                      on_evaluation=lambda trainer, found: losses.append(found["train"]))
+    trainer = Trainer(
+        new,
+        tokens,
+        options=FEW,
+        optimizer=Lion(new.params),
+        on_evaluation=lambda trainer, found: losses.append(found["train"]),
+    )
     trainer.run(progress=False)
     return losses
 
@@ -117,7 +128,7 @@ def moving_average():
     new, average = copy.deepcopy(model), copy.deepcopy(model)
     optimizer = AdamW(new.params, lr=3e-3)
     for start in np.arange(40) % 15:
-        optimizer.step(new.loss_and_grads(idx[start:start + 4], targets[start:start + 4])[1])
+        optimizer.step(new.loss_and_grads(idx[start : start + 4], targets[start : start + 4])[1])
         average.params.flat[:] += 0.1 * (new.params.flat - average.params.flat)
     return [new.evaluate(idx, targets), average.evaluate(idx, targets)]
 
@@ -136,10 +147,11 @@ def soft_heads():
     """Which heads matter? A gain for each head of block 2; its gradient at 1 is minus their use."""
     gain, found = np.ones((model.config.n_head, 1, 1), np.float32), []
 
-    def gated(mix):                                     # (B, H, T, D)
+    def gated(mix):  # (B, H, T, D)
         def backward(dmix):
             found.extend((dmix * mix).sum(axis=(0, 2, 3)))
             return dmix * gain
+
         return mix * gain, backward
 
     model.forward(idx, targets, edit={"h.2.attn.mix": gated})
@@ -160,8 +172,18 @@ def beams():
     return [total[0, 0], tokenizer.decode(reader.tokens[0])]
 
 
-WISHES = [label_smoothing, distillation, preferences, mixture_with_a_curriculum, rates_by_layer,
-          lion, moving_average, steering_vector, soft_heads, beams]
+WISHES = [
+    label_smoothing,
+    distillation,
+    preferences,
+    mixture_with_a_curriculum,
+    rates_by_layer,
+    lion,
+    moving_average,
+    steering_vector,
+    soft_heads,
+    beams,
+]
 
 if __name__ == "__main__":
     for wish in WISHES:

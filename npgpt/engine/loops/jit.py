@@ -13,17 +13,19 @@ from npgpt.errors import say_once
 from npgpt.files import cache_folder, open_regular, write_atomically
 
 COMPILER = [Path(__file__).with_name(name).read_bytes() for name in ("jit.py", "vectors.py")]
-MOST_FILES = 500        # in the folder
+MOST_FILES = 500  # in the folder
 
 
 def jit(function, source):
-    """Compile a function for the types of each first call. source: its text. It runs without Python's lock.
+    """Compile a function for the types of each first call. source: its text. It runs without
+    Python's lock.
 
-    No array that it writes to may share memory with another one. Otherwise LLVM would check that at run time, and take
-    a slower path with other bits, depending on where the arrays lie. Without fastmath each
-    operation rounds as NumPy's: if a * b - c were fused, the softmax's largest score would not be 0
-    after its maximum was subtracted.
+    No array that it writes to may share memory with another one. Otherwise LLVM would check that at
+    run time, and take a slower path with other bits, depending on where the arrays lie. Without
+    fastmath each operation rounds as NumPy's: if a * b - c were fused, the softmax's largest score
+    would not be 0 after its maximum was subtracted.
     """
+
     def customized(flags):
         flags.noalias = True
         return flags
@@ -40,11 +42,12 @@ def is_private(status):
 
 
 class Cache(caching.NullCache):
-    """One file for each loop and types of arguments: a digest, then what Numba stores. A damaged file is not used.
+    """One file for each loop and types of arguments: a digest, then what Numba stores. A damaged
+    file is not used.
 
-    Its name is a digest of all that the code depends on. The folder is npgpt/loops, in NUMBA_CACHE_DIR or the user's
-    cache. Numba unpickles the files, which can run any code. So nothing is read that others may
-    write to.
+    Its name is a digest of all that the code depends on. The folder is npgpt/loops, in
+    NUMBA_CACHE_DIR or the user's cache. Numba unpickles the files, which can run any code. So
+    nothing is read that others may write to.
     """
 
     def __init__(self, source):
@@ -55,12 +58,21 @@ class Cache(caching.NullCache):
         cache = Path(numba_cache, "npgpt") if numba_cache else cache_folder()
         if not cache:
             raise FileNotFoundError("there is no home, and so no cache")
-        key = COMPILER, self.source, numba.__version__, sys.version, types, context.codegen().magic_tuple()
+        key = (
+            COMPILER,
+            self.source,
+            numba.__version__,
+            sys.version,
+            types,
+            context.codegen().magic_tuple(),
+        )
         for folder in (cache, cache / "loops"):
             folder.mkdir(0o700, parents=True, exist_ok=True)
             if not is_private(os.lstat(folder)):
-                say_once(f"{folder} is not private, so loops are compiled anew: make it yours "
-                         "alone (chown, chmod go-w), or set NUMBA_CACHE_DIR to a folder of yours")
+                say_once(
+                    f"{folder} is not private, so loops are compiled anew: make it yours "
+                    "alone (chown, chmod go-w), or set NUMBA_CACHE_DIR to a folder of yours"
+                )
                 raise PermissionError
         return folder / hashlib.sha256(repr(key).encode()).hexdigest()
 
@@ -76,7 +88,7 @@ class Cache(caching.NullCache):
                 data = file.read()
             if private and self.digest(path, data[32:]) == data[:32]:
                 return CompileResult._rebuild(context, *caching.pickle.loads(data[32:]))
-        except Exception:       # missing, not readable, or not of this Numba: compile
+        except Exception:  # missing, not readable, or not of this Numba: compile
             return None
 
     def save_overload(self, types, result):
@@ -86,5 +98,5 @@ class Cache(caching.NullCache):
             path.chmod(0o600)
             for old in sorted(path.parent.iterdir(), key=os.path.getmtime)[:-MOST_FILES]:
                 old.unlink()
-        except OSError:     # not writable, full, or no home: each process compiles
+        except OSError:  # not writable, full, or no home: each process compiles
             pass

@@ -6,14 +6,7 @@ import inspect
 from types import FunctionType
 
 from npgpt.engine.loops.segment import LOCK, Segment
-from npgpt.engine.loops.statements import (
-    bound_by,
-    can_move,
-    is_simple,
-    names_in,
-    reads,
-    with_names,
-)
+from npgpt.engine.loops.statements import bound_by, can_move, is_simple, names_in, reads, with_names
 from npgpt.engine.sources import tree_of
 
 
@@ -22,9 +15,8 @@ def compile_lines(function, donated=()):
     """Return a function with the same arguments and results, which calls compiled loops.
 
     donated: names of arguments that the caller does not need any more; results may take their
-    memory. What cannot be compiled runs as it stands. If the function gets other code, or calls
-    another function of its file by the same name, that is compiled. The loops are compared with
-    NumPy: see check.py.
+    memory. What cannot be compiled runs as it stands. The function is recompiled when it, or a
+    function of its file that it calls, is edited. The loops are compared with NumPy: see check.py.
     """
     code = driver = None
     helpers = {}
@@ -42,11 +34,14 @@ def compile_lines(function, donated=()):
 
 
 def helpers_of(function):
-    """Return name -> function of those of the same file whose names a function reads."""
+    """Return the functions of the same file whose names a function reads: name -> function."""
     code, module = function.__code__, function.__globals__
     known = {name: module[name] for name in code.co_names if name in module}
-    return {name: each for name, each in known.items() if isinstance(each, FunctionType)
-            and each.__code__.co_filename == code.co_filename}
+    return {
+        name: each
+        for name, each in known.items()
+        if isinstance(each, FunctionType) and each.__code__.co_filename == code.co_filename
+    }
 
 
 def driver_of(function, donated, helpers):

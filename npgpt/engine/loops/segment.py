@@ -1,7 +1,7 @@
-"""A segment: successive lines of a function, of which as many as fit into one become a loop.
+"""A segment: successive lines of a function that may become loops.
 
-When it is first called with arguments of some shapes and dtypes, the first lines become a loop over
-the rows, as far as they fit into one. NumPy runs the next line, and the rest is a segment again.
+When it is first called with arguments of some shapes and dtypes, as many of the first lines as
+possible become one loop over the rows. NumPy runs the next line, and the rest is a segment again.
 """
 
 import ast
@@ -23,7 +23,7 @@ from npgpt.engine.row_blocks import row_blocks
 from npgpt.engine.threads import free_cores, spread
 
 LOCK = threading.RLock()
-MOST_KINDS = 128    # of arguments for which lines are compiled; with more, they run as they stand
+MOST_KINDS = 128  # of arguments: with more, NumPy runs the lines
 
 
 class Segment:
@@ -36,20 +36,19 @@ class Segment:
     def __init__(self, lines, names, results, donated, module, file, checked=True):
         self.lines, self.names, self.results, self.donated = lines, names, results, donated
         self.module, self.file, self.checked = module, file, checked
-        self.known = {}                                 # kinds of arguments -> function
-        self.patterns = {}                              # patterns of kinds -> function
+        self.known = {}  # kinds of arguments -> function
+        self.patterns = {}  # patterns of kinds -> function
         self.plain = self.function(lines, self.returned())
 
     def __call__(self, *values):
-        key = tuple([(each.shape, each.dtype) if type(each) is np.ndarray
-                     else float if type(each) is float else kind(each) for each in values])
+        key = tuple(map(kind, values))
         function = self.known.get(key)
         if function is None:
             with LOCK:
                 function = self.function_for(key, values)
         try:
             return function(*values)
-        except NumbaError:                      # it cannot be compiled
+        except NumbaError:  # it cannot be compiled
             self.replace(function, self.plain)
             return self.plain(*values)
 
@@ -59,8 +58,9 @@ class Segment:
             each.update({key: by for key, value in list(each.items()) if value is function})
 
     def function_for(self, key, values):
-        """Return the function for values of these kinds. Other sizes, if equal ones stay equal and
-        others different, need no other loop.
+        """Return the function for values of these kinds.
+
+        Other sizes need no other loop if equal ones stay equal and different ones different.
         """
         alike = pattern(key)
         if alike not in self.patterns and len(self.patterns) < MOST_KINDS:
@@ -70,8 +70,7 @@ class Segment:
         return self.known.setdefault(key, self.patterns.get(alike, self.plain))
 
     def build(self, values):
-        """Return the function for such values: a loop of the first lines, or NumPy, and the rest.
-        """
+        """Return the function for such values: a loop of the first lines and the rest."""
         try:
             n = Trace(values, self.module).read(self.lines)
         except UnfitError:  # there are no arrays
@@ -84,8 +83,7 @@ class Segment:
         return self.followed(lines, rest, {}) if rest else self.plain
 
     def loop_of(self, values, n):
-        """Return the function whose first n lines are a loop. Raises UnfitError if they cannot be.
-        """
+        """Return the function whose first n lines are a loop. Raises UnfitError if they cannot."""
         trace = Trace(values, self.module)
         trace.read(self.lines[:n])
         rest = self.lines[n:]
@@ -130,10 +128,11 @@ class Segment:
 
 
 def kind(value):
-    """Return what the code of a loop depends on: a constant, or of everything else the type.
-
-    Of an array of another class it is the shape and dtype, too.
-    """
+    """Return what the code of a loop depends on: shape and dtype, a constant, or the type."""
+    if type(value) is np.ndarray:
+        return value.shape, value.dtype
+    if type(value) is float:
+        return float
     if hasattr(value, "shape"):
         return value.shape, value.dtype, type(value)
     return (type(value), value) if is_constant(value) else type(value)
@@ -159,7 +158,7 @@ def pattern(key):
 
 @functools.cache
 def kernel(source, dtype):
-    names = {**vars(vectors), "real": dtype.type}   # with its name: Numba imports the module by it
+    names = {**vars(vectors), "real": dtype.type}  # with its name: Numba imports the module by it
     exec(source, names)
     return jit(names["loop"], source)
 
@@ -167,8 +166,9 @@ def kernel(source, dtype):
 # What the call of a loop needs.
 
 
-def contiguous(array, *shape):
-    return np.ascontiguousarray(array).reshape(shape)
+def as_rows(array):
+    """Return the array viewed as (rows, last axis), or a contiguous copy."""
+    return np.ascontiguousarray(array).reshape(-1, array.shape[-1])
 
 
 def in_order(*arrays):
@@ -186,7 +186,7 @@ def in_order(*arrays):
 def row_numbers(shape, whole):
     """Return which row of an array of this shape is broadcast to each row of an array `whole`."""
     numbers = np.arange(np.prod(shape[:-1], dtype=int)).reshape(shape[:-1])
-    return contiguous(np.broadcast_to(numbers, whole[:-1]), -1)
+    return np.broadcast_to(numbers, whole[:-1]).ravel()
 
 
 def alone(written, read):
@@ -198,19 +198,23 @@ def alone(written, read):
     )
 
 
-def over_blocks(loop, arrays, others, n_sums, axis):
-    """Call a loop on blocks of arrays along an axis, on all free cores; return the row sums."""
+def in_range(indices, n):
+    """Return whether indices count from the begin of n items; for others NumPy's line runs."""
+    return all(0 <= each.min(initial=0) and each.max(initial=0) < n for each in indices)
 
-    def run(block):
+
+def over_blocks(loop, arrays, others, n_sums):
+    """Call a loop on blocks of the arrays' rows, on all free cores; return the row sums."""
+
+    def run_block(block):
         sums = [np.zeros(arrays[0].shape[1], arrays[0].dtype) for _ in range(n_sums)]
-        cut = [each[:, block] for each in arrays] if axis else [each[block] for each in arrays]
-        loop(*cut, *others, *sums)
+        loop(*(each[block] for each in arrays), *others, *sums)
         return sums
 
-    blocks = row_blocks(arrays[0].T if axis else arrays[0])
+    blocks = row_blocks(arrays[0])
     if len(blocks) == 1:
-        return run(slice(None))
-    return [functools.reduce(np.add, each) for each in zip(*spread(run, blocks), strict=True)]
+        return run_block(slice(None))
+    return [functools.reduce(np.add, each) for each in zip(*spread(run_block, blocks), strict=True)]
 
 
-HELPERS = contiguous, in_order, row_numbers, alone, over_blocks, free_cores, float, abs, IndexError
+HELPERS = as_rows, in_order, row_numbers, alone, in_range, over_blocks, free_cores, float, abs

@@ -4,33 +4,47 @@ import __future__
 
 import ast
 import inspect
-import re
 
 import numpy as np
 
 from npgpt.engine.loops.trace import KNOWN
 
-SIMPLE = (ast.Assign, ast.AugAssign, ast.If, ast.BinOp, ast.UnaryOp, ast.Compare,
-          ast.IfExp, ast.Call, ast.Attribute, ast.Name, ast.Constant, ast.keyword,
-          ast.operator, ast.unaryop, ast.cmpop, ast.expr_context)
-INSIGHT = {"locals", "vars", "dir", "eval", "exec", "globals"}  # they see which names there are
-METHODS = {"sum", "mean", "max", "reshape"}                         # of arrays
+SIMPLE = (
+    ast.Assign,
+    ast.AugAssign,
+    ast.If,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Compare,
+    ast.IfExp,
+    ast.Call,
+    ast.Attribute,
+    ast.Name,
+    ast.Constant,
+    ast.keyword,
+    ast.operator,
+    ast.unaryop,
+    ast.cmpop,
+    ast.expr_context,
+)
+INSPECTING = {"locals", "vars", "dir", "eval", "exec", "globals"}
+METHODS = {"sum", "mean", "max", "reshape"}  # of arrays
 
 
 def can_move(tree, code, module):
-    """Return whether a function's lines mean the same in a function of other names: `np` is NumPy,
-    and no line sees which names there are, or where the function stands.
+    """Return whether a function's lines can move to another function.
+
+    `np` must be NumPy, and no line may inspect names or scopes.
     """
     nodes = [*ast.walk(tree)]
     names = {each.id for each in nodes if isinstance(each, ast.Name)}
     attributes = {each.attr for each in nodes if isinstance(each, ast.Attribute)}
-    # A class gives private names another spelling.
-    private = [each for each in names | attributes if re.fullmatch(r"__.*(?<!__)", each)]
+    private = any(each.startswith("__") for each in names | attributes)  # a class respells them
     flags = code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE)
     other = flags or code.co_freevars or code.co_cellvars
     scopes = any(isinstance(each, ast.Global | ast.Nonlocal) for each in nodes)
     numpys = "np" not in names or "np" not in code.co_varnames and module.get("np") is np
-    return numpys and not (tree.decorator_list or other or private or scopes or names & INSIGHT)
+    return numpys and not (tree.decorator_list or other or private or scopes or names & INSPECTING)
 
 
 def is_simple(statement, known):
@@ -47,7 +61,7 @@ def is_simple(statement, known):
             case ast.Attribute() if each not in called:
                 return False
             case ast.Compare(_, signs, others) if asks_identity(signs, others):
-                return False                    # two names may be of one array
+                return False  # two names may be of one array
             case ast.Call() | ast.MatMult():
                 return False
             case ast.Assign(targets) if [type(target) for target in targets] != [ast.Name]:
@@ -119,6 +133,6 @@ def with_names(tree, module, more, file):
     arguments = ast.arguments([], [ast.arg(name) for name in more], None, [], [], None, [])
     body = [tree, ast.Return(ast.Name(tree.name, ast.Load()))]
     outer = ast.Module([ast.FunctionDef("outer", arguments, body, [])], [])
-    found, flag = {}, __future__.annotations.compiler_flag      # annotations are not evaluated
+    found, flag = {}, __future__.annotations.compiler_flag  # annotations are not evaluated
     exec(compile(ast.fix_missing_locations(outer), file, "exec", flag), module, found)
     return found["outer"](**more)

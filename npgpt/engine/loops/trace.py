@@ -4,8 +4,8 @@ The lines run with `Traced` objects instead of arrays, as in JAX. A row lies alo
 value varies over the rows, over the columns, over both, or is a number. A mean, sum or maximum
 along a row is known after a pass over its columns. So each value belongs to a pass, its `stage`.
 
-A traced value decides nothing: Python cannot ask for its truth, length or integer, and NumPy runs
-a line that does. What is computed from numbers alone, Python computes.
+A traced value has no truth, length or integer: NumPy runs a line that asks for one. Python computes
+what depends on numbers alone.
 """
 
 import ast
@@ -20,17 +20,17 @@ try:
 except ImportError:
     erf = None
 
-# The rows of an array: one for several of the loop's, such as a mask for all heads; one for each.
+# The rows of an array: broadcast over leading axes, such as a mask or a bias; one for each.
 PART, FULL = 1, 2
-SQUARE, WHERE = "({0} * {0})", "({1} if {0} else {2})"
+SQUARE = "({0} * {0})"
 TEMPLATES = {
     np.add: "({} + {})",
     np.subtract: "({} - {})",
     np.multiply: "({} * {})",
     np.divide: "({} / {})",
     np.negative: "(-{})",
-    np.square: SQUARE,
     np.absolute: "abs({})",
+    np.square: SQUARE,
     np.maximum: "maximum({}, {})",
     np.exp: "exp({})",
     np.tanh: "tanh({})",
@@ -39,11 +39,8 @@ TEMPLATES = {
     erf: "erf({})",
 }
 REDUCTIONS = {np.sum: "sum", np.mean: "mean", np.max: "max"}
-KNOWN = {
-    function.__name__
-    for function in (*TEMPLATES, *REDUCTIONS, np.where, np.take_along_axis)
-    if function
-} | {"abs"}
+FUNCTIONS = [each for each in (*TEMPLATES, *REDUCTIONS, np.take_along_axis) if each]
+KNOWN = {"abs", *(each.__name__ for each in FUNCTIONS)}
 OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%"}
 
 
@@ -55,6 +52,7 @@ class UnfitError(Exception):
 class Node:
     """A value. template: how it is computed from its arguments; None for an argument of the loop.
 
+    name: its variable; of a number, its expression before the call.
     rows: 0, PART or FULL; columns: whether it varies over them; kind: of its dtype, "f", "b", or
     "i" of an index; reduction: "sum", "mean" or "max" along a row, "rows" for a sum over all rows,
     "take" for one value of each row.
@@ -116,18 +114,16 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         return target
 
     def __array_function__(self, function, types, arguments, options):
-        if function is np.where:
-            return self.trace.combined(WHERE, function, *arguments)
         if function in REDUCTIONS:
             return arguments[0].reduced(REDUCTIONS[function], *arguments[1:], **options)
         if options != {"axis": -1} or function is not np.take_along_axis:
             raise UnfitError
-        nodes = tuple(map(self.trace.node, arguments))
-        kinds = [(each.rows, each.columns, each.kind) for each in nodes]
+        x, index = nodes = tuple(map(self.trace.node, arguments))
         is_flat = any(each.is_flat for each in arguments)
-        if is_flat or kinds != [(FULL, True, "f"), (FULL, False, "i")]:
+        along_row = x.rows == index.rows == FULL and x.columns and not index.columns
+        if is_flat or not along_row or x.kind + index.kind != "fi":
             raise UnfitError
-        node = Node(FULL, False, "", nodes, nodes[0].stage, reduction="take")
+        node = Node(FULL, False, "", nodes, x.stage, reduction="take")
         like = np.take_along_axis(*map(like_of, arguments), axis=-1)
         return Traced(self.trace, node, like)
 
@@ -135,9 +131,8 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         """Return the rows of all leading axes as one axis: x.reshape(-1, C)."""
         first, last = shape
         is_last = last.home and type(last.like) is int and last.like == self.trace.shape[-1]
-        if type(first) is not int or first != -1 or not is_last:
-            raise UnfitError
-        if self.is_flat or self.node.rows != FULL or not self.node.columns:
+        is_whole = not self.is_flat and self.node.rows == FULL and self.node.columns
+        if type(first) is not int or first != -1 or not is_last or not is_whole:
             raise UnfitError
         if np.ndim(self.like) == 2:
             return self
@@ -169,16 +164,19 @@ class Number(Traced):
     numbers of that call.
     """
 
-    def computed(self, text, *others):
+    def computed(self, template, *others):
         operands = self, *others
         if any(isinstance(each, Traced) and not isinstance(each, Number) for each in operands):
             return NotImplemented  # the array's operator
         names = [f"operands[{i}]" for i in range(len(operands))]
-        value = eval(text.format(*names), {"operands": [*map(like_of, operands)]})
+        value = eval(template.format(*names), {"operands": [*map(like_of, operands)]})
         if not is_number(value):
             raise UnfitError
-        node = Node(0, False, text, tuple(map(self.trace.node, operands)))
-        return Number(self.trace, node, value)
+        text = template.format(*(self.trace.node(each).name for each in operands))
+        return Number(self.trace, Node(0, False, name=text), value)
+
+    __neg__ = partialmethod(computed, "(-{})")
+    __abs__ = partialmethod(computed, "abs({})")
 
 
 for name, sign in OPERATORS.items():
@@ -186,13 +184,10 @@ for name, sign in OPERATORS.items():
     setattr(Number, f"__{name}__", forwards)
     setattr(Number, f"__i{name}__", forwards)
     setattr(Number, f"__r{name}__", partialmethod(Number.computed, f"({{1}} {sign} {{0}})"))
-for name, text in (("neg", "(-{})"), ("abs", "abs({})")):
-    setattr(Number, f"__{name}__", partialmethod(Number.computed, text))
 
 
 def is_constant(value):
-    """Return whether the code of a loop depends on the value: None, a flag, an integer, a function.
-    """
+    """Return whether the code of a loop depends on this None, flag, integer or function."""
     is_function = callable(value) and isinstance(value, Hashable)
     return value is None or isinstance(value, int) or is_function
 
@@ -233,71 +228,51 @@ class Trace:
         lead = max(floats, key=lambda each: (each.size, each.ndim))  # the loop is over its rows
         self.shape, self.dtype, self.module, self.values = lead.shape, lead.dtype, module, values
         self.names = {name: self.argument(name, value) for name, value in values.items()}
-        traced = [value for value in self.names.values() if isinstance(value, Traced)]
-        self.cells = [value for value in traced if value.node]
+        self.cells = [value for value in self.names.values() if getattr(value, "node", None)]
         self.given = {value.node: value.home for value in self.cells}
 
     def argument(self, name, value):
-        """Return the `Traced` of an array or a number; what the key of the loop holds is returned
-        as it is.
-        """
+        """Return the `Traced` of an array or a number, and a constant as it is."""
         if is_number(value):
-            return Number(self, Node(0, False, name=name), value, name)
+            return Number(self, Node(0, False, name=f"{name}_"), value, name)
         if is_constant(value):
             return value
         if not isinstance(value, np.ndarray) or not value.ndim:
             return Traced(self, None, None, name)
-        rows = PART if max(value.shape[:-1], default=1) > 1 else 0
-        if value.shape[:-1] == self.shape[:-1]:
-            rows = FULL
+        rows = FULL if value.shape[:-1] == self.shape[:-1] else PART
         columns = value.shape[-1] == self.shape[-1]
         sizes = zip(value.shape[::-1], self.shape[::-1], strict=False)
-        fits = (
-            value.ndim <= len(self.shape)
-            and all(size in (1, whole) for size, whole in sizes)
-            and (value.dtype == self.dtype or value.dtype.kind in "biu")
-            and (rows or columns)
-        )
+        broadcasts = value.ndim <= len(self.shape) and all(n in (1, whole) for n, whole in sizes)
+        readable = value.dtype == self.dtype or value.dtype.kind in "biu"
         kind = value.dtype.kind.replace("u", "i")
         node = Node(rows, columns, kind=kind, name=name)
         like = (np.zeros if kind == "i" else np.ones)([1] * value.ndim, value.dtype)
-        return Traced(self, node if fits else None, like, name)
+        return Traced(self, node if broadcasts and readable else None, like, name)
 
     def node(self, value):
         """Return the node of an operand. Raises UnfitError if it has none that a loop can read."""
         if type(value) in (int, float):
-            return Node(0, False, literal(value))
+            return Node(0, False, literal(value), name=literal(value))
         node = getattr(value, "node", None)
         if node is None or node.reduction == "rows":  # known after the loop
             raise UnfitError
         return node
 
     def combined(self, template, function, *operands):
-        """Return what a function of NumPy's makes of operands. Raises UnfitError if a loop would
-        make something else.
-        """
-        nodes = tuple(map(self.node, operands))
-        if template != WHERE:
-            nodes = tuple(map(as_real, nodes))
-        kinds = "".join(each.kind for each in nodes)
-        if kinds != ("bff" if template == WHERE else "f" * len(nodes)):
+        """Return the result of a NumPy function. Raises UnfitError if a loop's would differ."""
+        nodes = tuple(as_real(self.node(each)) for each in operands)
+        if any(each.kind != "f" for each in nodes):
             raise UnfitError
         with np.errstate(all="ignore"):
             like = function(*map(like_of, operands))
-        node = Node(
-            max(each.rows for each in nodes),
-            any(each.columns for each in nodes),
-            template,
-            nodes,
-            max(each.stage for each in nodes),
-        )
-        traced = [each for each in operands if isinstance(each, Traced)]
-        of_all_rows = [each for each in traced if each.node.rows == FULL]
-        flat = any(each.is_flat for each in of_all_rows)
+        rows, columns = max(each.rows for each in nodes), any(each.columns for each in nodes)
+        node = Node(rows, columns, template, nodes, max(each.stage for each in nodes))
+        pairs = zip(operands, nodes, strict=True)
+        whole_ndims = {np.ndim(like_of(each)) for each, of_each in pairs if of_each.rows == FULL}
         with_part = any(each.rows == PART for each in nodes)
-        if node.is_number or like.dtype != self.dtype or flat and with_part:
-            raise UnfitError
-        if any(np.ndim(each.like) != like.ndim for each in of_all_rows):
+        is_flat = not whole_ndims <= {len(self.shape)}
+        is_array = not node.is_number and like.dtype == self.dtype and whole_ndims <= {like.ndim}
+        if not is_array or is_flat and with_part:
             raise UnfitError
         if template == SQUARE:  # its argument stands there twice
             nodes[0].name = nodes[0].name or "base"
@@ -322,10 +297,10 @@ class Trace:
 
     def bind(self, name, value):
         """Note the name of a new value. Raises UnfitError if it is no array of the loop's."""
-        node, is_array = value.node, not isinstance(value, Number)
+        node = value.node
         given = node.template is None and value.home
-        of_loop = node.rows == FULL and not value.is_flat
-        if is_array and not (of_loop or given or node.reduction == "rows"):
+        known = given or node.is_number or node.reduction == "rows"
+        if not known and (node.rows != FULL or value.is_flat):
             raise UnfitError
         if node.template is not None:
             node.name = node.name or name

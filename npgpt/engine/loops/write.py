@@ -10,23 +10,12 @@ The variable of a user's name `x` is `x_` here, and what the loop derives from i
 import collections
 
 from npgpt.engine.loops.statements import in_user
-from npgpt.engine.loops.trace import FULL, PART, Number, Traced, UnfitError, literal
+from npgpt.engine.loops.trace import FULL, Number, Traced, UnfitError, literal
 
 CHEAP = 3  # operations that another pass may repeat
-COSTS = {
-    "({} / {})": 4,
-    "exp({})": 9,
-    "tanh({})": 9,
-    "erf({})": 9,
-    "np.sqrt({})": 9,
-    "np.log({})": 9,
-}  # others: 1
+SLOW = "({} / {})", "exp({})", "tanh({})", "erf({})", "np.sqrt({})", "np.log({})"  # count as 4
 # A reduction along a row: its begin and its step.
-ALONG = {
-    "sum": ("0", "add"),
-    "mean": ("0", "add"),
-    "max": ("-np.inf", "maximum"),
-}
+ALONG = {"sum": ("0", "add"), "mean": ("0", "add"), "max": ("-np.inf", "maximum")}
 
 
 class Loop:
@@ -37,17 +26,16 @@ class Loop:
     """
 
     def __init__(self, trace, needed, donated):
-        self.trace, self.given = trace, trace.given         # given: node -> name of an argument
+        self.trace, self.given = trace, trace.given  # given: node -> name of an argument
         written = [each for each in trace.cells if each.node not in self.given]
-        self.homes = {each.home: each.node for each in written}     # arguments that are written to
+        self.homes = {each.home: each.node for each in written}  # arguments that are written to
         self.needed = {name: value for name, value in trace.names.items() if name in needed}
-        traced = [each for each in self.needed.values() if isinstance(each, Traced) and each.node]
-        values = [each.node for each in traced]
-        ends = [each for each in values if not each.is_number]
+        nodes = [each.node for each in self.needed.values() if getattr(each, "node", None)]
+        ends = [node for node in nodes if not node.is_number]
         self.ends = list(dict.fromkeys([*ends, *self.homes.values()]))
-        self.nodes = []         # all that the results need, each after its arguments
-        self.numbers = []       # of these, what is computed from numbers alone, and literals
-        for node in [*self.ends, *values]:
+        self.nodes = []  # all that the results need, each after its arguments
+        self.numbers = {}  # expression before the call -> parameter
+        for node in self.ends:
             self.gather(node)
         self.sums = [node for node in self.nodes if node.reduction == "rows"]
         self.passes = range(1 + max((node.stage for node in self.nodes), default=0))
@@ -61,15 +49,15 @@ class Loop:
         self.choose_rows(donated)
 
     def gather(self, node):
-        into = self.numbers if node.is_number else self.nodes
-        if node not in into:
+        if node.is_number and node.template is None:
+            self.numbers.setdefault(node.name, f"number{len(self.numbers)}")
+        if node not in self.nodes and not node.is_number:
             for each in node.arguments:
                 self.gather(each)
-            into.append(node)
+            self.nodes.append(node)
 
     def name_nodes(self):
-        """Give each node that becomes a variable a name of its own; a number, its variable or code.
-        """
+        """Name each node that becomes a variable."""
         used = {*self.trace.values}
         for node in self.nodes:
             name = node.name or node.reduction or "stored" * (node in self.stored)
@@ -78,22 +66,18 @@ class Loop:
                     name += "_2"
                 used.add(name)
             node.name = name
-        for i, node in enumerate(self.numbers):
-            made = f"number{i}" if node.arguments else node.template
-            node.name = f"{node.name}_" if node in self.given else made
 
     # What is stored, and where.
 
     def choose_stored(self):
         """Choose which values are stored, for passes after their own. Results always are."""
-        costs = {}      # how many operations it takes to recompute a value
+        costs = {}  # how many operations it takes to recompute a value
         for node in self.nodes:
-            own = COSTS.get(node.template, bool(node.arguments))
-            before = sum(costs.get(each, 0) for each in node.arguments)
-            costs[node] = 0 if node in self.given else min(99, before + own)
+            own = 4 if node.template in SLOW else len(node.arguments) > 0
+            costs[node] = own + sum(costs.get(each, 0) for each in node.arguments)
         self.stored = {*self.new, *self.homes.values()}
-        self.last_read = {}     # of each array and each stored value: the last pass that reads it
-        passes = collections.defaultdict(set)       # that need the value of a node in a column
+        self.last_read = {}  # of each array and each stored value: the last pass that reads it
+        passes = collections.defaultdict(set)  # that need the value of a node in a column
         for node in reversed(self.nodes):
             needed = passes[node]
             last = max(needed, default=-1)
@@ -111,12 +95,15 @@ class Loop:
 
     def choose_arrays(self):
         """Choose the arrays that the loop gets: the first is whole, and has the loop's dtype."""
-        self.arrays = [node for node in self.nodes if node in self.given
-                       and (node in self.last_read or not node.columns)]
+        self.arrays = [
+            node
+            for node in self.nodes
+            if node in self.given and (node in self.last_read or not node.columns)
+        ]
         self.arrays.sort(key=lambda node: (node.kind != "f", -node.rows - node.columns))
         lead = [(node.rows, node.columns, node.kind) for node in self.arrays[:1]]
-        with_index = any(node.kind == "i" for node in self.arrays)
-        if lead != [(FULL, True, "f")] or self.homes and with_index:
+        self.indices = [node.name for node in self.arrays if node.kind == "i"]
+        if lead != [(FULL, True, "f")]:
             raise UnfitError
         for node in self.given:
             home = self.homes.get(self.given[node])
@@ -129,10 +116,16 @@ class Loop:
         self.made = []
         free_from = {}  # of a result: the first pass that may write other values to its row
         for node in self.new:
-            free = [old for old in self.last_read if self.given.get(old) in donated
-                    and old.rows == FULL and old.kind == "f" and old not in self.ends
-                    and self.last_read[old] <= node.stage
-                    and f"{old.name}_row" not in self.rows.values()]
+            free = [
+                old
+                for old in self.last_read
+                if self.given.get(old) in donated
+                and old.rows == FULL
+                and old.kind == "f"
+                and old not in self.ends
+                and self.last_read[old] <= node.stage
+                and f"{old.name}_row" not in self.rows.values()
+            ]
             if not free:
                 self.made.append(node)
             self.rows[node] = f"{[*free, node][0].name}_row"
@@ -154,10 +147,10 @@ class Loop:
         for stage in self.passes:
             lines += self.pass_over(stage)
         lines += [f"{node.name}_all[n, 0] = {node.name}_" for node in self.ones]
-        first, then, numbers = self.parameters()
+        first, then = self.parameters()
         sums = [f"{node.name}_sums" for node in self.sums]
         head = [
-            f"def loop({', '.join(first + then + numbers + sums)}):",
+            f"def loop({', '.join([*first, *then, *self.numbers.values(), *sums])}):",
             f"    N, C = {first[0]}.shape",
             "    for n in range(N):",
         ]
@@ -167,15 +160,8 @@ class Loop:
         lines = []
         for node in self.arrays:
             name, at = node.name, "n" if node.rows == FULL else f"{node.name}_at[n]"
-            if node.rows and node.columns:
-                lines.append(f"{name}_row = {name}_all[{at}]")
-            elif node.rows:
-                lines.append(f"{name}_ = {name}_all[{at}, 0]")
-            if node.kind == "i":
-                lines += [
-                    f"if {name}_ < 0: {name}_ += C",
-                    f"if not 0 <= {name}_ < C: raise IndexError",
-                ]
+            row = f"{name}_row = {name}_all[{at}]"
+            lines.append(row if node.columns else f"{name}_ = {name}_all[{at}, 0]")
         return lines + [f"{self.rows[node]} = {node.name}_all[n]" for node in self.made]
 
     def pass_over(self, stage):
@@ -195,28 +181,21 @@ class Loop:
             elif not node.reduction:
                 self.lines.append(f"{name}_ = {self.filled(node, stage)}")
         along = [node for node in self.nodes if node.stage == stage + 1 and node.reduction in ALONG]
-        before = self.lines + [
-            f"{node.name}_ = real({ALONG[node.reduction][0]})" for node in along
-        ]
+        before = self.lines + [f"{node.name}_ = real({ALONG[node.reduction][0]})" for node in along]
         self.lines, ends = [], []
         for node in along:
             name, step = f"{node.name}_", ALONG[node.reduction][1]
             ends.append(f"{name} = {step}({name}, {self.code(node.arguments[0], stage)})")
-        ends += [
-            f"{node.name}_sums[c] += {self.code(node.arguments[0], stage)}"
-            for node in self.sums
-            if node.stage == stage
-        ]
-        ends += [
-            f"{self.rows[node]}[c] = {self.code(node, stage)}"
-            for node in self.rows
-            if node.stage == stage
-        ]
-        return (
-            before
-            + ["for c in range(np.uint64(C)):"] * bool(ends)
-            + ["    " + line for line in self.lines + ends]
-        )
+        for node in self.sums:
+            if node.stage == stage:
+                ends.append(f"{node.name}_sums[c] += {self.code(node.arguments[0], stage)}")
+        for node, row in self.rows.items():
+            if node.stage == stage:
+                ends.append(f"{row}[c] = {self.code(node, stage)}")
+        if not ends:
+            return before
+        body = ["    " + line for line in self.lines + ends]
+        return [*before, "for c in range(np.uint64(C)):", *body]
 
     def code(self, node, stage, at="c"):
         """Return the expression of a value in a column; one that has a name becomes a line, once in
@@ -225,10 +204,10 @@ class Loop:
         name = node.name
         if node in self.rows and node.stage < stage:
             return f"{self.rows[node]}[{at}]"
-        if node in self.given:
-            return f"{node.name}_row[{at}]" if node.columns else f"{node.name}_"
+        if node in self.given and node.columns:
+            return f"{name}_row[{at}]"
         if name and not node.columns:
-            return f"{node.name}_"
+            return f"{name}_"
         if (node, at) not in self.known:
             self.known[node, at] = text = self.filled(node, stage, at)
             if name:
@@ -242,71 +221,52 @@ class Loop:
 
     def operand(self, node, stage, at="c"):
         """Return the expression of an argument; a number comes in double precision."""
-        return f"real({node.name})" if node.is_number else self.code(node, stage, at)
+        if node.is_number:
+            return f"real({self.numbers.get(node.name, node.name)})"
+        return self.code(node, stage, at)
 
     # The call.
 
     def parameters(self):
-        """Return the names of what is cut into blocks of rows, of what is not, and of numbers."""
-        parts = [node.name for node in self.arrays if node.rows == PART]
-        columns = [f"{node.name}_row" for node in self.arrays if not node.rows]
-        first = [f"{node.name}_all" for node in self.arrays if node.rows == FULL]
-        first += [f"{node.name}_all" for node in self.made + self.ones]
-        first += [f"{name}_at" for name in parts]
-        read = {each for node in self.nodes for each in node.arguments}
-        no_literals = [node for node in self.numbers if node.arguments or node in self.given]
-        numbers = [node.name for node in no_literals if node in read]
-        return first, [f"{name}_all" for name in parts] + columns, numbers
+        """Return the names of what is cut into blocks of rows, and of what is not."""
+        whole = [node.name for node in self.arrays if node.rows == FULL]
+        others = [node.name for node in self.arrays if node.rows != FULL]
+        made = [node.name for node in self.made + self.ones]
+        cut = [f"{name}_all" for name in whole + made] + [f"{name}_at" for name in others]
+        return cut, [f"{name}_all" for name in others]
 
     def call(self):
-        """Return the statements that call the loop. If all lines are elementwise, all rows are one
-        row.
-        """
-        first, then, numbers = self.parameters()
-        one_row = all(node.rows == FULL and node.columns for node in self.arrays) and not (
-            self.sums or self.ones or len(self.passes) > 1
-        )
+        """Return the statements that call the loop."""
+        first, then = self.parameters()
         arrays = [f"{node.name}_" for node in self.arrays]
-        lines = [f"shape = {arrays[0]}.shape"]
-        plain = f"    return plain({', '.join(in_user(self.trace.values))})"
-        for node in self.numbers:
-            if node.arguments:
-                made = node.template.format(*(each.name for each in node.arguments))
-                lines.append(f"{node.name} = {made}")
         whole = [f"{node.name}_" for node in self.arrays if node.rows == FULL]
+        homes, indices = in_user(self.homes), in_user(self.indices)
+        plain = f"    return plain({', '.join(in_user(self.trace.values))})"
+        lines = [f"shape = {arrays[0]}.shape"]
         if len(self.trace.shape) > 1:
             lines += [f"if not in_order({', '.join(whole)}):", plain]
-        if self.homes:
-            lines += [
-                f"if not alone([{', '.join(in_user(self.homes))}], [{', '.join(arrays)}]):",
-                plain,
-            ]
+        if homes:
+            lines += [f"if not alone([{', '.join(homes)}], [{', '.join(arrays)}]):", plain]
+        if indices:
+            lines += [f"if not in_range([{', '.join(indices)}], shape[-1]):", plain]
         for node, array in zip(self.arrays, arrays, strict=True):
-            name, view = node.name, "1, -1" if one_row else f"-1, {array}.shape[-1]"
-            if node.rows == PART:
-                lines.append(f"{name}_at = row_numbers({array}.shape, shape)")
-            name, view = (f"{name}_all", view) if node.rows else (f"{name}_row", "-1")
-            lines.append(f"{name} = contiguous({array}, {view})")
+            lines.append(f"{node.name}_all = as_rows({array})")
+            if node.rows != FULL:
+                lines.append(f"{node.name}_at = row_numbers({array}.shape, shape)")
         lines += [f"{node.name}_all = np.empty_like({first[0]})" for node in self.made]
-        lines += [
-            f"{node.name}_all = np.empty_like({first[0]}[:, :1])" for node in self.ones
-        ]
-        then += [f"float({each})" for each in numbers]
+        lines += [f"{node.name}_all = np.empty_like({first[0]}[:, :1])" for node in self.ones]
+        then += [f"float({each})" for each in self.numbers]
         others = "".join(f"{each}, " for each in then)
-        run = f"over_blocks(loop, ({', '.join(first)},), ({others}), {len(self.sums)}, {one_row:d})"
+        call = f"over_blocks(loop, ({', '.join(first)},), ({others}), {len(self.sums)})"
         if self.sums:
-            run = f"{', '.join(f'{node.name}_sums' for node in self.sums)}, = {run}"
-        else:
-            run = f"loop({', '.join(first + then)}) if free_cores() == 1 else {run}"
-        if any(node.kind == "i" for node in self.arrays):  # NumPy raises its own error
-            return [*lines, "try:", f"    {run}", "except IndexError:", plain]
-        return [*lines, run]
+            return [*lines, f"{', '.join(f'{node.name}_sums' for node in self.sums)}, = {call}"]
+        return [*lines, f"loop({', '.join(first + then)}) if free_cores() == 1 else {call}"]
 
     def result(self, value):
         """Return the expression of a result, after the call."""
         if isinstance(value, Number):
             return value.node.name
-        if value is None or type(value) in (bool, int, float):      # the loop's key has it
+        if value is None or type(value) in (bool, int, float):  # the loop's key has it
             return literal(value)
         if not isinstance(value, Traced):
             for name, given in self.trace.values.items():

@@ -19,7 +19,8 @@ def devices_of(name):
     kind, number = "cpu" if name == "cpu" else "gpu", number_of(name)
     try:
         devices = jax.devices(kind)
-    except (RuntimeError, AssertionError) as error:     # the latter is empty: JAX_PLATFORMS names what JAX lacks
+    except (RuntimeError, AssertionError) as error:
+        # An AssertionError is empty: JAX_PLATFORMS names what JAX lacks.
         why = one_line(error, 200) or f"JAX_PLATFORMS is {jax.config.jax_platforms}"
         raise UserError(f"JAX finds no {kind} ({why}): {INSTALL}") from None
     if number is None:
@@ -30,14 +31,18 @@ def devices_of(name):
 
 
 class Devices:
-    """The devices that a model runs on, among which a batch is divided, and how arrays are copied to them."""
+    """The devices that a model runs on, among which a batch is divided, and how arrays are copied
+    to them.
+    """
 
     def __init__(self, devices):
         self.mesh, self.n = Mesh(np.array(devices), ("batch",)), len(devices)
         self.first = next(each for each in devices if each.process_index == jax.process_index())
 
     def put(self, array, *axes):
-        """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
+        """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default
+        none.
+        """
         with jax.enable_x64(array.dtype == np.float64), jax.transfer_guard("allow"):
             sharding = self.sharding(*axes)
             return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
@@ -53,21 +58,23 @@ class Devices:
 class DeviceParameters(Parameters):
     """Parameters that stay on the device after a step.
 
-    Any access copies all of them to the host until the next step, so that writes count. An array from before that step
-    gets the new values at the next access; until then, writes to it are lost.
+    Any access copies all of them to the host until the next step, so that writes count. An array
+    from before that step gets the new values at the next access; until then, writes to it are lost.
     """
 
     def __init__(self, config, dtype, devices, frozen=(), moment=False):
         super().__init__(config, dtype, np, frozen, moment)
-        self.devices, self.beside = devices, 0      # bytes on the devices: of AdamW's moments
-        self.there = None           # name -> array on the device, if the values are there
+        self.devices, self.beside = devices, 0  # bytes on the devices: of AdamW's moments
+        self.there = None  # name -> array on the device, if the values are there
 
     def on_device(self):
         """Return the arrays on the device: those of the last step, or copies of the host's."""
         if self.there is not None:
             return self.there
-        axes = {name: self.devices.divided(shape) if self.moment else []
-                for name, shape in self.shapes.items()}
+        axes = {
+            name: self.devices.divided(shape) if self.moment else []
+            for name, shape in self.shapes.items()
+        }
         return {name: self.devices.put(self._views[name].copy(), *axes[name]) for name in axes}
 
     def zeros_like(self):

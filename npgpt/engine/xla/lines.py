@@ -12,14 +12,16 @@ import jax.numpy as jnp
 import numpy
 
 from npgpt import layers
-from npgpt.engine.activations import located
 from npgpt.engine.ops import table
 from npgpt.engine.sources import run_again
+from npgpt.engine.watch import located
 from npgpt.model import transformer
 
 
 class Spelled(ast.NodeTransformer):
-    """Rewrite what XLA's arrays lack: writing to one makes a new one, and a @ b calls `matmul` below."""
+    """Rewrite what XLA's arrays lack: writing to one makes a new one, and a @ b calls `matmul`
+    below.
+    """
 
     def generic_visit(self, node):
         super().generic_visit(node)
@@ -32,14 +34,16 @@ class Spelled(ast.NodeTransformer):
                 return item_set(node, array, index, x)
             case ast.AugAssign(ast.Subscript(ast.Name() as array, index), operation, x):
                 return item_set(node, array, index, ast.BinOp(node.target, operation, x))
-            case ast.Expr(ast.Call(ast.Attribute(ast.Attribute(_, "add"), "at"), [array, index, x])):
+            case ast.Expr(
+                ast.Call(ast.Attribute(ast.Attribute(_, "add"), "at"), [array, index, x])
+            ):
                 return spelled(node, "{0} = {0}.at[{1}].add({2})", array, index, x)
             case ast.Expr(ast.Call(ast.Attribute(_, "put_along_axis"), [array, index, x], [axis])):
                 text = "{0} = np.put_along_axis({0}, {1}, {2}, {3}, inplace=False)"
                 return spelled(node, text, array, index, x, axis)
         return node
 
-    def visit_Import(self, node):           # NumPy is given
+    def visit_Import(self, node):  # NumPy is given
         names = [each for each in node.names if each.name != "numpy"]
         return ast.copy_location(ast.Import(names) if names else ast.Pass(), node)
 
@@ -74,7 +78,8 @@ def loaded_again(module, np):
     tree = Spelled().visit(ast.parse(Path(path).read_text(encoding="utf-8")))
     again = ModuleType(f"{module.__name__} by XLA")
     again.np, again.set_in = np, set_in
-    exec(compile(ast.fix_missing_locations(tree), path, "exec"), vars(again))       # tracebacks show the lesson's lines
+    code = compile(ast.fix_missing_locations(tree), path, "exec")
+    exec(code, vars(again))  # tracebacks show the lesson's lines
     return again
 
 
@@ -92,8 +97,7 @@ def matmul(dtype, a, b):
 
 
 def lines(dtype, block):
-    """Return the lesson for XLA: its table of operations, the transformer, the block's functions.
-    """
+    """Return the lesson for XLA: its operations, the transformer, the block's functions."""
     np = SimpleNamespace(**{**vars(jnp), "matmul": functools.partial(matmul, dtype)})
     again = {}
     for module in {inspect.getmodule(getattr(layers, name)) for name in layers.__all__} - {None}:
@@ -101,5 +105,7 @@ def lines(dtype, block):
     ops = table(**{name: again[name] for name in layers.__all__})
     gpt = loaded_again(transformer, np)
     names = {"np", *(name for name, value in block.forward.__globals__.items() if value is numpy)}
-    functions = run_again(block, Spelled(), {**dict.fromkeys(names, np), "set_in": set_in}, again | vars(gpt))
+    functions = run_again(
+        block, Spelled(), {**dict.fromkeys(names, np), "set_in": set_in}, again | vars(gpt)
+    )
     return ops, gpt, functions

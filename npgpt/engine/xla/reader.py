@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from npgpt.engine.kv_cache import Texts, is_padding, reading
+from npgpt.engine.kv_cache import Texts, reading
 from npgpt.engine.ops import without_caches
 from npgpt.model.masks import draw_masks
 
@@ -23,68 +23,64 @@ class Reader:
         self.engine, self.config, self.p = engine, engine.config, engine.params.on_device()
         self.texts = Texts(engine.params.config, B, pads)
         shape = B, self.config.n_head, self.config.block_size, self.config.head_size
-        self.kept = [[engine.devices.put(np.zeros(shape, engine.params.dtype)) for _ in range(2)]
-                     for _ in range(self.config.n_layer)]
-        # Compile now, not after the first token has been printed. The prompt overwrites what this writes.
-        self.run("generation", np.zeros((B, 1), np.int64), 0, 0)
+        self.kept = []
+        for _ in range(self.config.n_layer):
+            keys, values = np.zeros((2, *shape), engine.params.dtype)
+            self.kept.append([engine.devices.put(keys), engine.devices.put(values)])
+        # Compile now, not after the first token has been printed. The prompt overwrites what this
+        # writes.
+        self.read_part("generation", np.zeros((B, 1), np.int64), 0, 0)
 
     def reorder(self, rows):
         """As in `KVCache`."""
-        B = len(self.texts.tokens)          # before, and so in the shapes of what is kept
+        B = len(self.texts.tokens)  # before, and so in the shapes of what is kept
         self.texts.reorder(rows)
         rows = self.engine.devices.put(rows.astype(np.int32))
-        self.kept = self.engine.run("", of_rows, (self.kept, rows), ("reorder", B))
+        self.kept = self.engine.call("", of_rows, (self.kept, rows), ("reorder", B))
 
     def read(self, idx, every=False):
         """As in `KVCache`; the logits are on the host."""
-        what = "" if self.texts.tokens.size else "generation"   # later a message would interrupt the text
+        # Later a message would interrupt the text.
+        what = "" if self.texts.tokens.size else "generation"
         idx, begin = self.texts.add(idx)
         T = idx.shape[1]
         padded = min(1 << (T - 1).bit_length(), self.config.block_size - begin)
-        idx = np.pad(idx, ((0, 0), (0, padded - T)))            # later positions, which no earlier one sees
+        idx = np.pad(idx, ((0, 0), (0, padded - T)))  # later positions, which no earlier one sees
         what = "generation" if T == 1 else what
-        logits = np.array(self.run(what, idx, begin, T - 1, every))
+        logits = np.array(self.read_part(what, idx, begin, T - 1, every))
         return logits[:, :T] if every else logits
 
-    def run(self, what, idx, begin, last, every=False):
-        """Read idx after `begin` tokens; its last token is at `last`. what: as in `XLAEngine.run`.
-        """
+    def read_part(self, what, idx, begin, last, every=False):
+        """Read idx after `begin` tokens; its last token is at `last`."""
         arrays = idx, np.array([begin, last]), self.texts.pads
         arrays = [self.engine.devices.put(each.astype(np.int32)) for each in arrays]
         arguments = self.p, *arrays, self.kept
         program = partial(self._program, every)
-        self.kept, logits = self.engine.run(what, program, arguments, every, donated=4)
+        self.kept, logits = self.engine.call(what, program, arguments, every, donated=4)
         return logits
 
     def _program(self, every, p, idx, numbers, pads, kept):
-        (begin, last), T, layer_ops = numbers, idx.shape[1], without_caches(self.engine.lesson)
+        (begin, last), T = numbers, idx.shape[1]
         P, dtype = self.config.block_size, self.engine.params.dtype
-        key, query = jnp.arange(P), begin + jnp.arange(T)[:, None]  # (P,), (T, 1)
-        causal = layer_ops.causal_mask(None, jnp.zeros((1, P, 1), dtype))  # (P, P)
-        causal = jax.lax.dynamic_slice_in_dim(causal, begin, T)  # (T, S)
-        padding = jnp.where(is_padding(key, query, pads), -jnp.inf, 0.0).astype(
-            dtype
-        )  # (B, 1, T, S)
-        positions = jnp.maximum(query[:, 0] - pads[:, None], 0)  # (B, T)
-        distances = (query - key)[None, None]  # (1, 1, T, S)
+        ops = without_caches(self.engine.lesson)
+        causal = ops.causal_mask(None, jnp.zeros((1, P, 1), dtype))  # (P, P)
+        causal = jax.lax.dynamic_slice_in_dim(causal, begin, T)  # (T, P)
         layers_left, now_kept = iter(kept), []
 
-        def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
-            now_kept.append([jax.lax.dynamic_update_slice_in_dim(old, new, begin, axis=2)
-                             for old, new in zip(next(layers_left), (k, v), strict=True)])
-            mask = padding + (causal if mask is None else mask)     # a block may have another mask
-            return layer_ops.attention_forward(q, *now_kept[-1], scale, mask, dropout_mask)
+        def store(k, v):
+            pairs = zip(next(layers_left), (k, v), strict=True)
+            now_kept.append(
+                [jax.lax.dynamic_update_slice_in_dim(*pair, begin, axis=2) for pair in pairs]
+            )
+            return now_kept[-1]
 
-        def of_last(x):
-            return (
-                x if every else jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)
-            )  # x itself, if of one token
+        def of_last(x):  # it gets one token of the head's result
+            return x if every else jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)
 
-        ops = reading(layer_ops, positions, causal, attention_forward, of_last)
-        masks = draw_masks(self.config, *idx.shape, self.engine.params.dtype)
-        config = self.config.at(positions=positions, distances=distances)
+        ops, config = reading(jnp, ops, self.config, begin, pads, True, causal, store, of_last)
+        masks = draw_masks(self.config, *idx.shape, dtype)
         logits, _ = self.engine.forward(idx, p, config, masks, ops)
-        kept = [*now_kept, *layers_left]        # those of blocks without attention
+        kept = [*now_kept, *layers_left]  # those of blocks without attention
         return kept, logits if every else of_last(logits)[:, 0]
 
 

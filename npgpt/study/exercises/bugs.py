@@ -26,10 +26,11 @@ def place_of(lesson, seed):
     return places[seed % len(places)]
 
 
-def bug_text(lesson, seed, path, commands=True):
+def bug_text(step, path, commands=True):
     """Return the text of an exercise file with a bug; the same seed plants the same bug."""
+    lesson = step.lesson
     task = f"One line of {lesson.backward.__name__} has a bug. Find it, fix it, and check the file."
-    place = place_of(lesson, seed)
+    place = place_of(lesson, step.level)
     lines = list(read_source(lesson.backward).lines)
     replace_code(lines, place, place, mistakes_of(lesson)[key_of(place)])
-    return file_text(lesson, f"bug {seed}", task, path, lines, commands)
+    return file_text(step, task, path, lines, commands)

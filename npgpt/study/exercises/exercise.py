@@ -8,12 +8,12 @@ only reads and parses it; the judge runs it.
 import ast
 import dataclasses
 import functools
+import inspect
 import io
 import os
 import re
 import textwrap
 import tokenize
-from itertools import filterfalse
 from pathlib import Path
 
 from npgpt.errors import UserError, describe
@@ -38,12 +38,12 @@ TITLE = re.compile(
     r"# npgpt exercise: (.+?)(?: of (.+?\.py)(.*))?, "
     r"(long way|step \d|level [123]|bug \d+|reading)\s*"
 )
-IN_STEPS = "layernorm",         # its long way is also there as steps, with one blank each
+IN_STEPS = ("layernorm",)  # its long way is also there as steps, with one blank each
 MODELS_WORDS = """\
 p: the parameters, a dict of dicts of arrays; dp: their gradients, with the same keys.
 ops: the functions of the layers (NumPy's, or those of a faster engine).
 cache: what the forward keeps for the backward, here with the caches of the layers that it calls."""
-SHAPE = re.compile(r"(# (\d x )?\(.*?\))?")       # in a comment: "# (B, T, C)"
+SHAPE = re.compile(r"(# (\d x )?\(.*?\))?")  # in a comment: "# (B, T, C)"
 NAMED = ast.Name | ast.Tuple | ast.List | ast.Dict
 HINT = (
     "The gradient of v is a sum over the forward's lines that read v: each adds the gradient of "
@@ -77,7 +77,7 @@ class Step:
     @property
     def file(self):
         """The name of the exercise's file."""
-        layer = re.match(r"[^ (]+", self.name)[0]       # without a constructor's arguments
+        layer = re.match(r"[^ (]+", self.name)[0]  # without a constructor's arguments
         return f"{layer.replace('.py:', '-')}-{self.what.replace(' ', '')}.py"
 
     @property
@@ -99,7 +99,7 @@ class Step:
         if self.is_bug or self.is_reading:
             return []
         if self.what.startswith("step"):
-            return left_out(self.lesson, 0)[self.level - 1:self.level]
+            return left_out(self.lesson, 0)[self.level - 1 : self.level]
         return left_out(self.lesson, self.level)
 
 
@@ -122,16 +122,10 @@ class Exercise(Step):
         return [statement for statement in self.statements if is_blank(statement)]
 
 
-def level_text(lesson, level, path, backward=None):
-    """Return the text of an exercise file, as `step_text`; backward: lines without blanks."""
-    step = Step(lesson.key, f"level {level}" if level else "long way")
-    return step_text(step, path, backward=backward)
-
-
 def step_text(step, path, commands=True, backward=None):
     """Return the text of an exercise's file.
 
-    path: where it will be. commands: whether its header says how it is checked. backward: other
+    path: where it will be. commands: whether its header says how to check it. backward: other
     lines, without blanks.
     """
     lesson = step.lesson
@@ -142,35 +136,32 @@ def step_text(step, path, commands=True, backward=None):
     )
     if step.is_reading:
         task = (
-            f"Nothing is to be written here. Read {lesson.forward.__name__} from its first line "
-            f"to its last, and {lesson.backward.__name__} beside it: it undoes the same lines in "
-            "the opposite order, each by that layer's own backward. One line of it is a sum: "
-            "which, and why?"
+            f"Nothing is to be written here. Read {lesson.forward.__name__} from its first line to "
+            f"its last, and {lesson.backward.__name__} beside it: it undoes the same lines in the "
+            "opposite order, each by that layer's own backward. One line of it is a sum: which, "
+            "and why?"
         )
     lines = backward or blanked(lesson, step.left_out)
-    return file_text(lesson, step.what, task, path, lines, commands)
+    return file_text(step, task, path, lines, commands)
 
 
-def file_text(lesson, what, task, path, backward, commands=True):
+def file_text(step, task, path, backward, commands=True):
     """Return the text of an exercise file. task: a paragraph; backward: lines."""
-    shown = str(path) if str(path).isprintable() else "FILE"
+    lesson = step.lesson
     name = lesson.name
     if lesson.is_own:
         file = os.path.relpath(lesson.file, Path(path).parent)
         name = f"{lesson.what} of {' --input '.join([file, *lesson.given])}"
-    header = [
-        f"# npgpt exercise: {name}, {what}",
-        "#",
-        *(f"# {line}" for line in textwrap.wrap(task, 98)),
-    ]
+    header = [f"npgpt exercise: {name}, {step.what}", "", *textwrap.wrap(task, 98)]
     if lesson.is_composite:
-        header += ["#", *(f"# {line}" for line in MODELS_WORDS.split("\n"))]
+        header += ["", *MODELS_WORDS.split("\n")]
     if commands:
         header += [
-            "#",
-            f"#     npgpt exercise check {shown}            is it right?",
-            f"#     npgpt exercise check {shown} --hint     a hint; one more at each call",
+            "",
+            f"    npgpt exercise check {path}            is it right?",
+            f"    npgpt exercise check {path} --hint     a hint; one more at each call",
         ]
+    header = [f"# {line}".rstrip() for line in header]
     forward = read_source(lesson.forward).lines
     parts = header, [preamble(lesson)], forward, without_explanations(lesson, backward)
     text = "\n\n\n".join("\n".join(lines) for lines in parts) + "\n"
@@ -191,16 +182,14 @@ def preamble(lesson):
     nodes = read_python(read_source(lesson.forward).file)[1].body
     imported = [] if lesson.is_own else [n for n in nodes if isinstance(n, ast.FunctionDef)]
     copied = [node for node in nodes if node not in imported]
-    used = names_in(parsed(lesson.forward)) | names_in(parsed(lesson.backward)) | {"*"}
-    for _ in copied:        # what they use is used, too
-        used = used.union(*(names_in(node) for node in copied if defined(node) & used))
-    used -= {lesson.forward.__name__, lesson.backward.__name__}
-    lines = []
-    for node in copied:
-        is_relative = getattr(node, "level", 0)     # the judge knows what such an import gets
-        if defined(node) & used and not is_relative:
-            lines.append(ast.unparse(node))
-    names = [node.name for node in imported if node.name in used]
+    needed = names_in(parsed(lesson.forward)) | names_in(parsed(lesson.backward)) | {"*"}
+    for _ in copied:  # also what they need themselves
+        needed = needed.union(*(names_in(node) for node in copied if defined(node) & needed))
+    needed -= {lesson.forward.__name__, lesson.backward.__name__}
+    # the judge resolves relative imports itself
+    copied = [node for node in copied if not getattr(node, "level", 0)]
+    lines = [ast.unparse(node) for node in copied if defined(node) & needed]
+    names = [node.name for node in imported if node.name in needed]
     if names:
         lines.append(f"from {lesson.forward.__module__} import {', '.join(names)}")
     if NUMPY not in lines:
@@ -230,10 +219,10 @@ def blanked(lesson, left):
 def replace_code(lines, statement, first, code):
     """Replace a statement from its node `first` on by code; its comment stays in its column."""
     last = lines[statement.end_lineno - 1]
-    comment = last[statement.end_col_offset:].lstrip()
-    begin = lines[first.lineno - 1][:first.col_offset]
+    comment = last[statement.end_col_offset :].lstrip()
+    begin = lines[first.lineno - 1][: first.col_offset]
     new = (begin + code).ljust(len(last) - len(comment) - 2)
-    lines[first.lineno - 1:statement.end_lineno] = [f"{new}  {comment}".rstrip()]
+    lines[first.lineno - 1 : statement.end_lineno] = [f"{new}  {comment}".rstrip()]
 
 
 def left_out(lesson, level):
@@ -264,7 +253,7 @@ def notes_of(lesson):
         is_result = isinstance(each, ast.Return) and not isinstance(each.value, NAMED)
         if is_result or made & gradients and not isinstance(each.value, ast.Dict):
             lengths[key_of(each)] = len(ast.unparse(each.value))
-    longest = max(lengths, key=lengths.get, default=None)   # the line that is most worth writing
+    longest = max(lengths, key=lengths.get, default=None)  # the line that is most worth writing
     return {key: Note(HINT, HINT, 1 if key == longest else 2) for key in lengths}
 
 
@@ -272,18 +261,22 @@ def notes_of(lesson):
 def levels_of(layer):
     """Return what exercises a layer has: "long way", steps, each "level N" that leaves out more."""
     lesson = lesson_named(layer)
-    steps = left_out(Step(layer, "long way").lesson, 0) if layer in IN_STEPS else []
-    asked = [[*filterfalse(is_given, left_out(lesson, level))] for level in LEVELS]
-    numbers = [0, *map(len, asked)]
-    levels = [f"level {level}" for level in LEVELS if numbers[level] > numbers[level - 1]]
-    steps = [f"step {i}" for i in range(1, 1 + len(steps))]
-    return ["long way"] * bool(lesson.long_way) + steps + levels
+    found, before = ["long way"] * bool(lesson.long_way), 0
+    if layer in IN_STEPS:
+        blanks = left_out(Step(layer, "long way").lesson, 0)
+        found += [f"step {i}" for i, _ in enumerate(blanks, 1)]
+    for level in LEVELS:
+        number = sum(not is_given(each) for each in left_out(lesson, level))
+        if number > before:
+            found.append(f"level {level}")
+        before = number
+    return found
 
 
 def beginning(lines):
-    """Return how a function begins.
+    """Return a function's docstring or "", its indentation, and two numbers of lines.
 
-    Its docstring or "", its indentation, the number of lines before it and up to its end.
+    These are the lines before the docstring, and those up to its end.
     """
     function = ast.parse("\n".join(lines)).body[0]
     first, text = function.body[0], ast.get_docstring(function, clean=False) or ""
@@ -292,26 +285,25 @@ def beginning(lines):
             f"{function.name} has its code on the line of its def: begin a new line for it"
         )
     begin = first.lineno - 1
-    return text, lines[begin][:first.col_offset], begin, first.end_lineno if text else begin
+    return text, lines[begin][: first.col_offset], begin, first.end_lineno if text else begin
 
 
 def without_explanations(lesson, lines):
     """Return the lines of a backward without what tells the answer in docstring and comments.
 
-    The first sentence of the docstring and the shapes remain. Comments quote the forward's lines.
+    The docstring up to its notes and the shapes remain. Comments quote the forward's lines.
     lines: the package's, perhaps with other statements, or with one `...` for all.
     """
     text, indent, begin, end = beginning(lines)
     kept = list(lines[:begin])
     if text:
-        sentence = " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
-        kept.append(f'{indent}"""{sentence}."""'.replace("\\", "\\\\"))
+        kept += docstring_without_notes(text, indent)
     above = quotations(lesson, lines)
     tokens = tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline)
     comments = {each.start[0]: each for each in tokens if each.type == tokenize.COMMENT}
     for i, line in enumerate(lines[end:], end + 1):
         if i in comments:
-            code = line[:comments[i].start[1]]
+            code = line[: comments[i].start[1]]
             if not code.strip():
                 continue
             line = (code + SHAPE.match(comments[i].string)[0]).rstrip()
@@ -319,12 +311,23 @@ def without_explanations(lesson, lines):
     return kept
 
 
+def docstring_without_notes(text, indent):
+    """Return the lines of a docstring up to its notes; without sections its first sentence."""
+    head, section, rest = inspect.cleandoc(text).partition("\n\nParameters\n")
+    if section:
+        head += section + rest.partition("\n\nNotes\n")[0] + "\n"
+    else:
+        sentence = " ".join(head.split("\n\n")[0].split()).split(". ")[0]
+        head = sentence.rstrip(".") + "."
+    return textwrap.indent(f'"""{head}"""'.replace("\\", "\\\\"), indent).split("\n")
+
+
 def quotations(lesson, lines):
     """Return {line: comments above it}: the forward's lines, where they are undone first."""
     mine = statements(ast.parse("\n".join(lines)).body[0])
     first = read_source(lesson.backward).first
     quoted, above = set(), {}
-    for each, own in zip(mine, statements(backward_tree(lesson))[-len(mine):], strict=False):
+    for each, own in zip(mine, statements(backward_tree(lesson))[-len(mine) :], strict=False):
         forward = undone(lesson, own.lineno + first - 1)
         if forward.keys() - quoted:
             quoted |= forward.keys()
@@ -335,12 +338,13 @@ def quotations(lesson, lines):
 
 def statements(function):
     """Return the simple statements of a function's tree, without docstrings, in order."""
-    found = [
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign | ast.AugAssign | ast.Return) and node.value
-        or isinstance(node, ast.Expr) and not isinstance(getattr(node.value, "value", None), str)
-    ]
+    found = []
+    for node in ast.walk(function):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                continue
+            case ast.Assign() | ast.AugAssign() | ast.Expr() | ast.Return(value=ast.expr()):
+                found.append(node)
     return sorted(found, key=lambda node: node.lineno)
 
 
@@ -383,8 +387,7 @@ def read_title(path):
     title = TITLE.fullmatch(first)
     if not title or not title[2] and title[1] not in LESSONS:
         raise UserError(
-            f"{path} is not an exercise file, because its first line does not say which exercise "
-            "it is"
+            f"{path} is not an exercise file: its first line does not say which exercise it is"
         )
     layer, file, arguments, what = title.groups()
     if file:
@@ -401,11 +404,8 @@ def read_exercise(path):
 
 def find_function(tree, function):
     """Return the last definition of a function's name in a file, also inside an `if`, or None."""
-    found = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name == function.__name__
-    ]
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    found = [node for node in functions if node.name == function.__name__]
     return max(found, key=lambda node: node.lineno, default=None)
 
 
@@ -417,6 +417,4 @@ def forward_remark(exercise):
     if theirs is None or ast.dump(theirs) == ast.dump(ast.parse(text).body[0]):
         return None
     owner = lesson.file if lesson.is_own else "npgpt"
-    return (
-        f"the {theirs.name} in this file differs from {owner}'s: the judge calls {owner}'s own"
-    )
+    return f"the {theirs.name} in this file differs from {owner}'s: the judge calls {owner}'s own"

@@ -1,12 +1,13 @@
-"""What the judge finds, as records: a kind and its operands. Programs read the kind; its sentence is for people."""
+"""What the judge finds, as records: programs read the kind; its sentence is for people."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A mistake, or evidence of one: a key of `SENTENCES`, and what fills the sentence. lines: in
-    the file.
+    """A mistake, or evidence of one.
+
+    kind: a key of `SENTENCES`; operands: what fills the sentence; lines: in the file.
     """
 
     kind: str
@@ -25,7 +26,8 @@ SENTENCES = {
     "rounded": "it is right to {0} digits: is a constant rounded, an eps forgotten, or a smaller "
     "dtype used?",
     "only index": "it is right but for index {0} of axis {1}",
-    "another order": "the right numbers in another order: look at the reshape, the transpose or the index",
+    "another order": "the right numbers in another order: look at the reshape, the transpose or "
+    "the index",
     "axes order": "the numbers are right, its axes are in another order (transposed?)",
     "needs a reshape": "the numbers are right, it needs a reshape",
     "extra axis": "extra axis of length 1 (keepdims?)",

@@ -13,8 +13,8 @@ from npgpt.study.gradcheck.source import Selfless, names_in, read_source
 from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.lessons.lesson import as_tuple, map_arrays
 
-OTHERS = "_forward", "_backward", ".append"     # calls of a line that is not run again
-LARGEST = 1000          # entries of an array: a product of larger ones takes minutes
+OTHERS = "_forward", "_backward", ".append"  # calls of a line that is not run again
+LARGEST = 1000  # entries of an array: a product of larger ones takes minutes
 
 
 def terms_of(lesson, dy, names):
@@ -25,7 +25,8 @@ def terms_of(lesson, dy, names):
     """
     called = spelled(lesson.forward, lesson.backward, tuple(lesson.inputs))
     names = {name: name for name in names} | {
-        old: new for old, new in called.items() if new in names}
+        old: new for old, new in called.items() if new in names
+    }
     found = collections.defaultdict(list)
     constants = {name for name, value in lesson.constants.items() if callable(value)}
     gradients = [f"d{name}" for name in lesson.results]
@@ -35,7 +36,7 @@ def terms_of(lesson, dy, names):
 
         def seen(statement, scope):
             terms = made(statement, scope, names, constants)
-            if RESULT in terms and function is lesson.backward:     # return dy * w
+            if RESULT in terms and function is lesson.backward:  # return dy * w
                 terms |= zip(gradients, as_tuple(terms[RESULT]), strict=False)
             found[source.name, statement.first].append(terms)
 
@@ -55,7 +56,7 @@ def run_followed(function, source, seen, arguments, named):
         if (frame.f_code.co_name, frame.f_code.co_filename) != (source.name, source.file):
             return None
         statement = source.statement_at(frame.f_lineno)
-        if event == "line" and statement and statement is not at:   # of several lines, once
+        if event == "line" and statement and statement is not at:  # of several lines, once
             seen(statement, frame.f_globals | frame.f_locals)
         at = statement if event == "line" else at
         return trace
@@ -76,8 +77,11 @@ def made(statement, scope, names, functions):
     node = ast.parse(statement.text).body[0]
     try:
         node = Selfless().visit(result_of(node) if isinstance(node, ast.Return) else node)
-        scope |= {name: value for name, value in vars(scope.get("self", object)).items()
-                  if f"self.{name}" in statement.text}
+        scope |= {
+            name: value
+            for name, value in vars(scope.get("self", object)).items()
+            if f"self.{name}" in statement.text
+        }
         calls = [ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)]
         if any(each.endswith(OTHERS) for each in calls):
             return {}
@@ -86,7 +90,7 @@ def made(statement, scope, names, functions):
             return {}
         with np.errstate(all="ignore"):
             return in_terms(node, scope, names, functions)
-    except Exception:           # of one's own lines, which may do anything
+    except Exception:  # of one's own lines, which may do anything
         return {}
 
 

@@ -20,13 +20,26 @@ import re
 
 FIELD = re.compile(r"^(line|level|hint|why|mistake|known): (.*(?:\n .*)*)", re.MULTILINE)
 SYMBOLS = {
-    "cdot": "·", "delta": "δ", "dots": "…", "infty": "∞", "int": "∫", "odot": "⊙",
-    "partial": "∂", "Phi": "Φ", "pi": "π", "prime": "′", "sum": "∑", "top": "ᵀ",
-    "left": "", "right": "", "limits": "", "quad": "",
+    "cdot": "·",
+    "delta": "δ",
+    "dots": "…",
+    "infty": "∞",
+    "int": "∫",
+    "odot": "⊙",
+    "partial": "∂",
+    "Phi": "Φ",
+    "pi": "π",
+    "prime": "′",
+    "sum": "∑",
+    "top": "ᵀ",
+    "left": "",
+    "right": "",
+    "limits": "",
+    "quad": "",
 }
-CODE = re.compile(r"(?:^| )That is (?=`)(?:`[^`]*`|[^`.])*\.")     # a sentence that says the code
+CODE = re.compile(r"(?:^| )That is (?=`)(?:`[^`]*`|[^`.])*\.")  # a sentence that says the code
 IN = r"\{([^{}]*)\}"
-RULES = {       # of formulas as text, in this order; each is about innermost braces
+RULES = {  # of formulas as text, in this order; each is about innermost braces
     rf"\\frac{IN}{IN}": lambda m: f"{factor(m[1])}/{factor(m[2])}",
     rf"\\sqrt{IN}": lambda m: f"√{factor(m[1])}",
     rf"\\(?:mathrm|operatorname|text){IN}": r"\1",
@@ -89,7 +102,7 @@ def read_notes(lesson, long=False):
         pairs = [(name, " ".join(value.split())) for name, value in FIELD.findall(block)]
         fields = {"line": f"d{heading}", "level": 3, "mistake": None} | dict(pairs)
         level = int(fields["level"])
-        if pairs and (level > 0 or long):   # a line of the long way may have the key of one above
+        if pairs and (level > 0 or long):  # a line of the long way may have the key of one above
             known = tuple(tuple(value.split(" | ")) for name, value in pairs if name == "known")
             why = fields.get("why", fields["hint"].split(". ")[0].rstrip(".") + ".")
             notes[fields["line"]] = Note(fields["hint"], why, level, fields["mistake"], known)
@@ -102,8 +115,12 @@ def derivation_text(lesson, keys=()):
     Returns the idea with the formulas, and the sentences that say the code of the lines.
     """
     found = [*blocks(read_text(lesson), is_long(lesson))]
-    headings = {each for each, block in found for key in keys
-                if key == f"d{each}" or f"line: {key}\n" in block}
+    headings = {
+        each
+        for each, block in found
+        for key in keys
+        if key == f"d{each}" or f"line: {key}\n" in block
+    }
     before = built_on(lesson)
     wanted = {None, *headings}.union(*(before.get(each, ()) for each in headings))
     idea, code = [], []
@@ -123,7 +140,7 @@ def formula_of(lesson, key):
     """
     found = [*blocks(read_text(lesson), is_long(lesson))]
     names = {key}
-    if not key.isidentifier():          # np.add.at: what its section derives
+    if not key.isidentifier():  # np.add.at: what its section derives
         names |= {f"d{heading}" for heading, block in found if f"line: {key}\n" in block}
     formula = None
     for _, block in found:
@@ -152,7 +169,7 @@ def formula_text(latex):
     # an index; not the underscore of a name, as in dy\_rows, n_\mathrm{in} and J_A
     text = re.sub(r"(?<!\\)([_^])([a-z0-9ᵀ′])", r"\1{\2}", text)
     before = None
-    while text != before:       # from the innermost braces to the outermost
+    while text != before:  # from the innermost braces to the outermost
         before = text
         for pattern, new in RULES.items():
             text = re.sub(pattern, new, text)

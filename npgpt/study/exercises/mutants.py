@@ -11,8 +11,7 @@ from npgpt.study.exercises.walk import RESULT, stored_names
 from npgpt.study.gradcheck.trace import is_floating
 
 # What is right, what is written by mistake, and what to say of it, the most instructive first. A
-# letter stands for any
-# expression, f for the name of any function, and **r for other arguments.
+# letter matches any expression, f the name of any function, and **r other arguments.
 RULES = """
 a * b | a | the factor {b} is missing
 a * b | b | the factor {a} is missing
@@ -55,25 +54,24 @@ a * (b + c) | a * b + c | brackets are missing: {a} * ({b} + {c})
 a | -a | the sign of {a} is wrong
 """
 ALLOCATE = "np.zeros", "np.arange"
-NUMBERS = 0.5, 1.0, 2.0, 3.0        # often written for another one
+NUMBERS = 0.5, 1.0, 2.0, 3.0  # often written for another one
 
 
 def mistakes(walk, numbers=None):
-    """Yield (number of the statement, line, kind, sentence, statement) of each small mistake in a
-    `Walk`, from its end.
+    """Yield each small mistake in a `Walk`, from its end.
 
-    numbers: of the statements, by default all but the first, which unpacks the cache. kind: the
-    sentence without names.
+    It is (number of the statement, line, kind, sentence, new statement); kind: the sentence without
+    names. numbers: of the statements, by default all but the first, which unpacks the cache.
     """
     numbers = range(1, len(walk.statements)) if numbers is None else numbers
     for i in sorted(numbers, reverse=True):
         statement, lines = walk.statements[i], {}
         for inner in ast.walk(statement):
-            if isinstance(inner, ast.stmt):         # the innermost one last
+            if isinstance(inner, ast.stmt):  # the innermost one last
                 lines |= dict.fromkeys(ast.walk(inner), inner.lineno)
         kinds = kinds_of(walk, walk.before[i], statement)
         left = {node.operand for node in lines if isinstance(node, ast.UnaryOp)}
-        for node in lines:      # other sizes could fill the memory
+        for node in lines:  # other sizes could fill the memory
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ALLOCATE:
                 left |= {*ast.walk(node)}
         nodes = [
@@ -95,18 +93,16 @@ def mistakes(walk, numbers=None):
 
 
 def kinds_of(walk, names, statement):
-    """Return name -> kind of the variables so far, of those of the statement's loop, and of the
-    module's numbers.
+    """Return name -> kind of the variables, of the statement's loop, and of the module's numbers.
 
     The kind is "f" for floating numbers and arrays, else the dtype or type.
     """
-    kinds = {
-        name: "f"
-        if is_floating(value) or isinstance(value, float)
-        else getattr(value, "dtype", type(value))
-        for name, value in names.items()
-        if name not in walk.globals or isinstance(value, float)
-    }
+    kinds = {}
+    for name, value in names.items():
+        if is_floating(value) or isinstance(value, float):
+            kinds[name] = "f"
+        elif name not in walk.globals:
+            kinds[name] = getattr(value, "dtype", type(value))
     if isinstance(statement, ast.For):
         kinds[statement.target.id] = int
     return kinds
@@ -122,36 +118,34 @@ def by_rules(nodes, rules):
                 old, new = old.value, new.value
             for node in nodes:
                 names = {}
-                if fits(node, old, names):
+                if matches(node, old, names):
                     yield node, filled(new, names), kind, names
 
 
-def fits(node, old, names):
-    """Return whether a node has the form of a rule; names: gets what the letters stand for."""
+def matches(node, old, names):
+    """Return whether a node has the form of a rule. names: gets what the letters match."""
     match old:
         case ast.Name(letter) if len(letter) == 1:
             names[letter] = node
-            return isinstance(node, ast.expr) and not isinstance(
-                getattr(node, "ctx", None), ast.Store
-            )
+            is_target = isinstance(getattr(node, "ctx", None), ast.Store)
+            return isinstance(node, ast.expr) and not is_target
         case "f":
             names[old] = node
             return True
         case [*first, ast.keyword(arg=None)]:
-            names["r"] = node[len(first):]
-            return len(node) >= len(first) and fits(node[:len(first)], first, names)
+            names["r"] = node[len(first) :]
+            return len(node) >= len(first) and matches(node[: len(first)], first, names)
         case list():
-            return len(old) == len(node) and all(
-                fits(*each, names) for each in zip(node, old, strict=True)
-            )
+            pairs = zip(node, old, strict=False)
+            return len(old) == len(node) and all(matches(*pair, names) for pair in pairs)
         case ast.AST():
-            return type(old) is type(node) and all(
-                fits(getattr(node, field), getattr(old, field), names) for field in old._fields)
+            pairs = ((getattr(node, field, None), getattr(old, field)) for field in old._fields)
+            return type(old) is type(node) and all(matches(*pair, names) for pair in pairs)
     return old == node
 
 
 def filled(new, names):
-    """Return the other side of a rule with what the letters stand for."""
+    """Return the other side of a rule, with what its letters have matched."""
     match new:
         case ast.Name(letter) | (str() as letter) if letter in names:
             return names[letter]
@@ -167,27 +161,17 @@ def filled(new, names):
 def by_names(nodes, kinds):
     """Yield the same of other variables and numbers, and of two that are swapped."""
     for node in nodes:
+        others, number = [], getattr(node, "value", None)
         match node:
             case ast.Name(name, ast.Load()):
-                others = [
-                    other
-                    for other, kind in kinds.items()
-                    if kind == kinds[name] and other not in (name, "_")
-                ]
+                others = [each for each, kind in kinds.items() if kind == kinds[name]]
+                others = [each for each in others if each not in (name, "_")]
             case ast.BinOp():
                 others = floating(kinds)
-            case _:
-                others = []
         for other in others:
             yield node, expression(other), "uses {a} instead of {b}", {"a": other, "b": node}
-        number = getattr(node, "value", None)
-        for other in (
-            NUMBERS
-            if type(number) is float
-            else (number + 1, number - 1)
-            if type(number) is int
-            else ()
-        ):
+        numbers = NUMBERS if type(number) is float else ()
+        for other in (number + 1, number - 1) if type(number) is int else numbers:
             if other != number:
                 yield node, ast.Constant(other), "{a} instead of {b}", {"a": str(other), "b": node}
         for field in "args", "elts", "values":
@@ -208,7 +192,7 @@ def superfluous(statement, kinds):
             ("/", "divided by {a} by mistake"),
         ):
             for name in floating(kinds):
-                if ast.unparse(value) != name:      # not x / x
+                if ast.unparse(value) != name:  # not x / x
                     new = filled(expression(f"a {operator} b"), {"a": value, "b": expression(name)})
                     yield value, new, kind, {"a": name}
 

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 
 from npgpt.errors import UserError
 from npgpt.files import read_bytes, write_atomically
@@ -33,8 +34,11 @@ lora           |                           | level 2, bug 1
 
 def steps_in(column):
     """Return the steps in a column of the table, in order."""
-    rows = [[cell.strip() for cell in row.split("|")] for row in PATH.strip().split("\n")]
-    return [Step(row[0], what) for row in rows for what in row[column].split(", ") if what]
+    steps = []
+    for row in PATH.strip().split("\n"):
+        cells = re.split(r" *\| *", row.strip())
+        steps += [Step(cells[0], what) for what in cells[column].split(", ") if what]
+    return steps
 
 
 CORE, MORE = steps_in(1), steps_in(2)
@@ -50,9 +54,12 @@ def path_of(layer):
 
 def unsolved(progress, steps=WHOLE):
     """Return the steps that are not solved yet, in order."""
-    return [step for step in steps if not any(
-        "solved" in progress.entry(Step(step.layer, what).name) for what in (
-            step.what, *containing(step)))]
+
+    def is_solved(step):
+        same = [step, *(Step(step.layer, what) for what in containing(step))]
+        return any("solved" in progress.entry(each.name) for each in same)
+
+    return [step for step in steps if not is_solved(step)]
 
 
 def containing(step):
@@ -67,8 +74,7 @@ def containing(step):
 
 def initial(step, path, commands=False):
     """Return the initial bytes of a step's file. commands: whether it says how it is checked."""
-    text = bug_text(step.lesson, step.level, path, commands) if step.is_bug else \
-        step_text(step, path, commands)
+    text = (bug_text if step.is_bug else step_text)(step, path, commands)
     return text.encode("utf-8", "replace")
 
 

@@ -31,10 +31,15 @@ class Progress:
         check_path("the folder of exercises", folder)
         self.path = Path(folder) / "progress.json"
         try:
-            self.entries, self.at = verified(read_json(self.path))
+            content = read_json(self.path)
+            self.entries, self.at = dict(content["exercises"]), content.get("at")
+            for entry in self.entries.values():
+                counts = [entry["tries"], *entry["hints"].values()]
+                if not all(type(count) is int and count >= 0 for count in counts):
+                    raise ValueError(f"{counts} are no counts")
         except FileNotFoundError:
             pass
-        except ValueError as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{self.path} is damaged ({error}): repair it, or delete it to start "
                 "again; it does not hold the exercises themselves"
@@ -67,20 +72,3 @@ class Progress:
     def save(self):
         if self.path:
             write_json(self.path, {"at": self.at, "exercises": self.entries}, indent=1)
-
-
-def verified(content):
-    """Return a file's entries, and its "at". Raises ValueError if it is damaged."""
-    match content:
-        case {"exercises": dict(entries), **others} if all(map(is_entry, entries.values())):
-            if isinstance(others.get("at"), str | None):
-                return entries, others.get("at")
-    raise ValueError("these are not the entries of exercises")
-
-
-def is_entry(value):
-    match value:
-        case {"tries": tries, "hints": dict(hints), **others}:
-            counts = all(type(count) is int and count >= 0 for count in (tries, *hints.values()))
-            return counts and isinstance(others.get("solved", ""), str)
-    return False

@@ -4,7 +4,7 @@ import operator
 
 import numpy as np
 
-SUM, PRODUCT, ATOM = range(3)           # how tightly the parts of a term are bound
+SUM, PRODUCT, ATOM = range(3)  # how tightly the parts of a term are bound
 # of NumPy: np.exp calls Term.exp
 FUNCTIONS = "exp", "log", "sqrt", "sin", "cos", "tanh", "log1p", "expm1"
 OPERATORS = {"add": "+", "sub": "-", "mul": "·", "truediv": "/", "pow": "^"}
@@ -54,18 +54,20 @@ def combined(name, is_flipped):
 
     What is added to 0, or multiplied by a truth value, is the number itself, or 0.
     """
+
     def method(self, other):
         if isinstance(other, np.ndarray):
-            return NotImplemented           # NumPy does it entry by entry
+            return NotImplemented  # NumPy does it entry by entry
         if name == "mul" and isinstance(other, bool | np.bool):
             return self if other else 0
         if name == "add" and not isinstance(other, Term) and other == 0:
             return self
         parts = (as_term(other), self) if is_flipped else (self, as_term(other))
         value = getattr(operator, name)(*(each.value for each in parts))
-        if name == "add":       # one sum, not a sum of sums
+        if name == "add":  # one sum, not a sum of sums
             parts = sum((each.parts if each.operation == "+" else (each,) for each in parts), ())
         return Term(value, OPERATORS[name], parts)
+
     return method
 
 
@@ -109,6 +111,7 @@ def written(term, leaf, most=None):
     Brackets are around what is bound less tightly than what is around it, and around negative
     numbers. most: of a longer sum the middle is left out.
     """
+
     def within(part, level):
         text = written(part, leaf, most)
         is_bracketed = LEVELS.get(part.operation, ATOM) < level or text[0] == "-"

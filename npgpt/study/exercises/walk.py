@@ -1,5 +1,4 @@
-"""A backward of the package, statement by statement: what it returns if one of them has a mistake.
-"""
+"""A backward of the package, statement by statement: what it returns with a mistake in one."""
 
 import ast
 import copy
@@ -24,7 +23,7 @@ class Walk:
     def __init__(self, case, lesson=None):
         self.lesson = lesson = lesson or case.lesson
         tree = backward_tree(lesson)
-        body = tree.body[ast.get_docstring(tree) is not None:]
+        body = tree.body[ast.get_docstring(tree) is not None :]
         self.statements = [
             result_of(each) if isinstance(each, ast.Return) else each for each in body
         ]
@@ -33,9 +32,9 @@ class Walk:
         outer = lesson.backward.__globals__
         self.before = [outer | dict(zip(names, case.arguments(), strict=True))]
         self.globals = {*outer}
-        self.after = self.run(0, {}, seen=self.before)
+        self.after = self.run_edited(0, {}, seen=self.before)
 
-    def run(self, first, edits, end=None, seen=None):
+    def run_edited(self, first, edits, end=None, seen=None):
         """Run statements[first:end] with other ones, {i: statement}.
 
         Returns the variables at the end, None if one raises. seen: gets those after each statement.
@@ -66,12 +65,18 @@ def code_of(statement):
 
 def stored_names(statement):
     """Return the variables that a statement assigns, in order, as the keys of a dict."""
-    return dict.fromkeys(node.id for node in ast.walk(statement)
-                         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return dict.fromkeys(
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
 
 
 def changed_names(statement):
-    """Return the variables that a statement assigns or may change: all in `np.add.at(dwte, …)`, dx in `dx[0] = …`."""
+    """Return the variables that a statement assigns or may change.
+
+    These are dx in `dx[0] = …`, and all names in `np.add.at(dwte, …)`.
+    """
     names = {*stored_names(statement)}
     for node in ast.walk(statement):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):

@@ -9,17 +9,18 @@ import textwrap
 
 import numpy as np
 
-from npgpt.study.exercises.exercise import key_of, statements
+from npgpt.study.exercises.exercise import key_of
 from npgpt.study.exercises.lines import in_terms
 from npgpt.study.exercises.terms import Term, written
-from npgpt.study.gradcheck.measure import upstream
-from npgpt.study.gradcheck.source import backward_tree, names_in
+from npgpt.study.exercises.walk import Walk
+from npgpt.study.gradcheck.source import names_in
+from npgpt.study.gradcheck.truth import Case
 from npgpt.study.lessons.setting import Setting, Sizes
 from npgpt.study.lessons.table import lesson_named
 
 SIZES = Sizes(B=1, T=2, C=3, H=1, V=4, S=4, F=5, P=3)
-WIDTH = 78      # of a line
-MOST = 3                                # terms of a sum that are shown
+WIDTH = 78  # of a line
+MOST = 3  # terms of a sum that are shown
 
 
 def text_of(number):
@@ -53,37 +54,27 @@ def worked(step, key):
     """
     try:
         return [*example(step, key)]
-    except Exception:       # of one's own lines, which may do anything
+    except Exception:  # of one's own lines, which may do anything
         return []
 
 
 def example(step, key):
     """Yield the lines of a worked example, if the line is not in a loop."""
-    lesson = step.lesson
-    off = {"ignored", "mask"} | ({"dropout"} if len(lesson.switches) > 1 else set())
-    sizes = SIZES._replace(B=2, T=1) if "repeated" in lesson.switches else SIZES
-    small = lesson_named(step.layer, Setting(sizes, step=0.1, off=frozenset(off)))
-    result, cache = small.run_forward(small.inputs)
-    arguments = small.arguments(upstream(small, result), cache)
-    names = lesson.backward.__code__.co_varnames
-    scope = lesson.backward.__globals__ | dict(zip(names, arguments, strict=False))
-    body = backward_tree(lesson).body
-    at = next(i for i, node in enumerate(body) if statements(ast.Module([node], [])) == [node]
-              and key_of(node) == key)
-    run(body[:at], scope)
-    node = body[at]
-    if isinstance(node.value, ast.IfExp):       # the branch that runs
-        node.value = node.value.body if value_of(node.value.test, scope) else node.value.orelse
+    switches = lesson_named(step.layer).switches
+    off = {"ignored", "mask"} | ({"dropout"} if len(switches) > 1 else set())
+    sizes = SIZES._replace(B=2, T=1) if "repeated" in switches else SIZES
+    case = Case(step.layer, Setting(sizes, step=0.1, off=frozenset(off)))
+    walk = Walk(case, step.lesson)
+    at = [*map(key_of, walk.statements)].index(key)
+    node, before, after = walk.statements[at], walk.before[at], walk.before[at + 1]
+    if isinstance(node.value, ast.IfExp):  # the branch that runs
+        node.value = node.value.body if value_of(node.value.test, before) else node.value.orelse
     calls = [ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)]
     if not any(each.endswith("_backward") for each in calls):
-        functions = {name for name, each in small.constants.items() if callable(each)}
-        yield from numbers(node, scope, functions)
+        functions = {name for name, each in case.lesson.constants.items() if callable(each)}
+        yield from numbers(node, before, functions)
     if isinstance(node, ast.Assign):
-        yield from shapes(node, scope)
-
-
-def run(nodes, scope):
-    exec(compile(ast.Module(nodes, []), "", "exec"), scope)
+        yield from shapes(node, before, after)
 
 
 def value_of(node, scope):
@@ -93,39 +84,47 @@ def value_of(node, scope):
 def numbers(node, scope, functions):
     """Yield an entry of what a statement assigns: as symbols, as numbers, and its value."""
     target = node.targets[0] if isinstance(node, ast.Assign) else node.value.args[0]
-    name = ast.unparse(target).split("[")[0]        # dwte of np.add.at(dwte, idx, dtoken)
+    name = ast.unparse(target).split("[")[0]  # dwte of np.add.at(dwte, idx, dtoken)
     names = {each: each for each in names_in(node)}
-    exact, shown = (np.asarray(in_terms(node, {**scope}, names, functions, digits)[name], object)
-                    for digits in (np.asarray, rounded))
+    exact, shown = (
+        np.asarray(in_terms(node, {**scope}, names, functions, digits)[name], object)
+        for digits in (np.asarray, rounded)
+    )
     made = [each for each in np.ndindex(exact.shape) if isinstance(exact[each], Term)]
-    if not made:        # an array of zeros, or of truth values
+    if not made:  # an array of zeros, or of truth values
         return
-    # one that can be computed from what is shown; the longest; one whose indexes differ
-    best = max(made, key=lambda each: (
-        text_of(exact[each].value) == text_of(shown[each].value),
-        len(written(exact[each], symbol, MOST)), len({*each})))
+
+    def instructive(at):
+        """One that can be computed from what is shown; the longest; one whose indexes differ."""
+        is_exact = text_of(exact[at].value) == text_of(shown[at].value)
+        return is_exact, len(written(exact[at], symbol, MOST)), len({*at})
+
+    best = max(made, key=instructive)
     term = exact[best]
     begin = f"{name}[{','.join(map(str, best))}]"
     texts = [written(term, leaf, MOST) for leaf in (symbol, number)]
+    indent = " " * (len(begin) + 3)
+    wrapper = textwrap.TextWrapper(WIDTH, "", indent, break_long_words=False)
+    wrapper.break_on_hyphens = False
     for text in dict.fromkeys([*texts, text_of(term.value)]):
-        indent = " " * (len(begin) + 3)
-        yield from textwrap.wrap(f"{begin} = {text}", WIDTH, subsequent_indent=indent,
-                                 break_long_words=False, break_on_hyphens=False)
+        yield from wrapper.wrap(f"{begin} = {text}")
         begin = " " * len(begin)
 
 
-def shapes(node, scope):
-    """Return the line with shapes instead of arrays, and for a matmul the arrays as boxes."""
-    after = dict(scope)
-    run([node], after)
+def shapes(node, before, after):
+    """Yield the line with shapes instead of arrays, and for a matmul the arrays as boxes.
+
+    before, after: the variables.
+    """
 
     def shown(each):
-        if isinstance(each, ast.Name) and each.id not in after:     # of a comprehension
+        if isinstance(each, ast.Name) and each.id not in after:  # of a comprehension
             return each
         is_made = isinstance(getattr(each, "ctx", None), ast.Store)
-        value = value_of(each, after if is_made else scope)
-        return ast.Name(f"({','.join(map(str, value.shape))}{',' * (value.ndim == 1)})") \
-            if isinstance(value, np.ndarray) else each
+        value = value_of(each, after if is_made else before)
+        if not isinstance(value, np.ndarray):
+            return each
+        return ast.Name(str(value.shape).replace(" ", ""))
 
     class Shapes(ast.NodeTransformer):
         visit_Name = staticmethod(shown)
@@ -141,10 +140,10 @@ def shapes(node, scope):
     if not (isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.MatMult)):
         yield text
         return
-    made, left, right = (value_of(each, after) for each in (
-        node.targets[0], node.value.left, node.value.right))
-    yield f"{text}: {ast.unparse(node.value)}" + ", the only order that fits" * (
-        orders(made, left, right) == 1)
+    matrices = node.targets[0], node.value.left, node.value.right
+    made, left, right = (value_of(each, after) for each in matrices)
+    is_only = orders(made, left, right) == 1
+    yield f"{text}: {ast.unparse(node.value)}" + ", the only order that fits" * is_only
     yield from boxes(made, left, right)
 
 
@@ -152,8 +151,8 @@ def orders(made, left, right):
     """Return how many products of two matrices, also transposed, have the shape of `made`."""
     a, b, wanted = (each.shape[-2:] for each in (left, right, made))
     pairs = itertools.product((a, a[::-1]), (b, b[::-1]))
-    return sum(x[1] == y[0] and (x[0], y[1]) == wanted
-               for one, other in pairs for x, y in ((one, other), (other, one)))
+    ordered = itertools.chain.from_iterable(map(itertools.permutations, pairs))
+    return sum(x[1] == y[0] and (x[0], y[1]) == wanted for x, y in ordered)
 
 
 def boxes(*arrays):

@@ -13,7 +13,7 @@ import numpy as np
 
 from npgpt import layers as lesson
 from npgpt.arrays import to_host
-from npgpt.engine.trial import trial, validate
+from npgpt.engine.trial import random_arguments, validate
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.model.masks import draw_masks
@@ -22,8 +22,8 @@ from npgpt.study.gradcheck.check import TOLERANCE
 from npgpt.study.gradcheck.measure import derivative
 from npgpt.study.gradcheck.verdicts import NO_GRADIENT, OK, WRONG
 
-STEPS = 0.01 * 0.3 ** np.arange(10)     # relative to the array's size, each along a new direction
-ROUNDING = 2e-14                        # of a sum, relative to the sizes of its terms, at most
+STEPS = 0.01 * 0.3 ** np.arange(10)  # relative to the array's size, each along a new direction
+ROUNDING = 2e-14  # of a sum, relative to the sizes of its terms, at most
 INPUT = "x, the input"
 # All sizes differ, so that no transposed array fits. Heads can be grouped, and rotated in pairs.
 SIZES = GPTConfig(n_embd=24, n_head=4, n_inner=40, n_layer=2, block_size=7)
@@ -35,11 +35,18 @@ CASES = [
 
 
 class GradCheck:
-    """What was found: `right`, and a table.
+    """What a check found; printed as a table.
 
-    errors: name -> the error of its gradient, relative to the norm; None without a gradient.
-    wrong: name -> the first case in which it is wrong.
-    remarks: what could not be checked.
+    Attributes
+    ----------
+    right : bool
+        Whether no gradient is wrong.
+    errors : dict
+        Name -> the error of its gradient, relative to the norm; None without a gradient.
+    wrong : dict
+        Name -> the first case in which it is wrong.
+    remarks : list of str
+        What could not be checked.
     """
 
     def __init__(self, seed: int | None):
@@ -67,7 +74,7 @@ class GradCheck:
             u = self.rng.choice([-1.0, 1.0], array.shape) * self.rng.uniform(0.5, 1.5, array.shape)
             true = derivative(value, u, step)
             errors = [abs((each * u).sum() - true) for each in gradients]
-            best = min(best, np.max(errors) - rounding)         # NaN is not below inf
+            best = min(best, np.max(errors) - rounding)  # NaN is not below inf
             if best <= TOLERANCE * norm < np.inf:
                 break
         else:
@@ -89,7 +96,7 @@ def block_gradients(block, config, seed):
     found = GradCheck(seed)
     base = dataclasses.replace(config or SIZES, block=block)
     validate(base)
-    layers = sorted({0, base.n_layer - 1})      # a block may depend on its number
+    layers = sorted({0, base.n_layer - 1})  # a block may depend on its number
     for (case, fields), layer in itertools.product(CASES[:2] if config else CASES, layers):
         try:
             check_case(found, case, dataclasses.replace(base, **fields), layer)
@@ -104,22 +111,22 @@ def block_gradients(block, config, seed):
 def check_case(found, case, config, layer):
     """Check block number `layer` of a model with this config."""
     block = config.with_block().block
-    x, dx_out, p, mask = trial(config, np.float64, found.rng, B=3, T=5)
+    x, dx_out, p, mask = random_arguments(config, np.float64, found.rng, B=3, T=5)
     B, T, _ = x.shape
     masks = draw_masks(config, B, T, np.float64, found.rng).blocks[layer]
     if case:
         scores = found.rng.standard_normal((B, config.n_head, T, T))
         mask = scores if mask is None else scores + mask
 
-    def run(arrays):
+    def forward(arrays):
         p = dict(arrays)
         return block.forward(p.pop(INPUT), nest(p), config, layer, mask, masks, lesson)
 
     def value(change):
-        return (run(arrays | {name: array + change})[0] * dx_out).sum()
+        return (forward(arrays | {name: array + change})[0] * dx_out).sum()
 
     arrays = {INPUT: x, **flatten(p)}
-    x_out, cache = run(arrays)
+    x_out, cache = forward(arrays)
     dx, dp = block.backward(dx_out, cache, lesson)
     grads = {INPUT: dx, **flatten(dp)}
     rounding = ROUNDING * abs(x_out * dx_out).sum()

@@ -15,7 +15,7 @@ import numpy as np
 
 from npgpt.engine.watch import tree_in_file, watched
 from npgpt.study.gradcheck.digits import is_exact, rounded, wide
-from npgpt.study.gradcheck.measure import STEP, derivative, exact, upstream, weighted_sum
+from npgpt.study.gradcheck.measure import STEP, derivative, exact, output_of, run_once
 
 FEW_DIGITS = 4  # a shorter number is meant as it is
 # From a constant to its exact value, in units of its last digit: half if rounded, one if truncated.
@@ -34,28 +34,25 @@ def rounded_constants(lesson, names):
             residuals(lesson, names, 0, 1)
         except Exception:
             return []
-    mine, theirs = constants_of(lesson.backward), constants_of(lesson.forward)
-    shared = {each.value for each in mine} & {each.value for each in theirs}
-    found = [each for each in mine if each.value not in shared]
-    side = "backward" if found else "forward"
-    found = found or [each for each in theirs if each.value not in shared]
-    moved = fitted(lesson, side, found, names) if found else None
-    return (
-        []
-        if moved is None
-        else [
-            f"{constant.value!r} (line {constant.lineno})"
-            for constant, by in zip(found, moved, strict=True)
-            if abs(by) > FITTED
-        ]
-    )
+    backward, forward = constants_of(lesson.backward), constants_of(lesson.forward)
+    shared = {each.value for each in backward} & {each.value for each in forward}
+    side, nodes = "backward", [each for each in backward if each.value not in shared]
+    if not nodes:
+        side, nodes = "forward", [each for each in forward if each.value not in shared]
+    moved = fitted(lesson, side, nodes, names) if nodes else []
+    pairs = zip(nodes, moved, strict=False)
+    return [f"{each.value!r} (line {each.lineno})" for each, by in pairs if abs(by) > FITTED]
 
 
 def constants_of(function):
     """Return the numbers in a function's lines that may be rounded, as nodes of its tree."""
+    return constants_in(tree_in_file(function.__code__))
+
+
+def constants_in(tree):
     return [
         node
-        for node in ast.walk(tree_in_file(function.__code__))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, float)
         and FEW_DIGITS <= len(Decimal(repr(node.value)).as_tuple().digits)
@@ -66,39 +63,35 @@ def with_constants(function, nodes, moved):
     """Return a function in which some numbers are moved. moved: by how many units of their last
     digits.
     """
-    by = {(node.lineno, node.col_offset): amount for node, amount in zip(nodes, moved, strict=True)}
+    places = [(node.lineno, node.col_offset) for node in nodes]
+    units = dict(zip(places, moved.tolist(), strict=True))
     tree = copy.deepcopy(tree_in_file(function.__code__))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and (node.lineno, node.col_offset) in by:
-            unit = 10.0 ** Decimal(repr(node.value)).as_tuple().exponent
-            node.value += float(by[node.lineno, node.col_offset]) * unit
+    for node in constants_in(tree):
+        unit = 10.0 ** Decimal(repr(node.value)).as_tuple().exponent
+        node.value += units.get((node.lineno, node.col_offset), 0.0) * unit
     return watched(function, lambda line, name, value: value, tree)
 
 
 def fitted(lesson, side, nodes, names):
-    """Return the units by which the constants have to be moved for a right gradient; None if that
+    """Return the units by which the constants have to be moved for a right gradient; [] if that
     is no rounding.
     """
 
     def errors(moved, first):
         function = with_constants(getattr(lesson, side), nodes, moved)
-        return residuals(
-            dataclasses.replace(lesson, **{side: function}), names, first, len(nodes) + 2
-        )
+        changed = dataclasses.replace(lesson, **{side: function})
+        return residuals(changed, names, first, len(nodes) + 2)
 
+    signs = np.sign([node.value for node in nodes])
     moved = np.zeros(len(nodes))
-    start = errors(moved, 0)
     for _ in range(2):  # Newton's method: the errors are nearly linear in the constants
         here = errors(moved, 0)
-        slopes = np.array(
-            [(errors(moved + 0.1 * unit, 0) - here) / 0.1 for unit in np.eye(len(nodes))]
-        )
-        moved = moved - np.linalg.lstsq(slopes.T, here, rcond=1e-9)[0]
-        signs = np.sign([node.value for node in nodes])
+        slopes = [(errors(moved + 0.1 * unit, 0) - here) / 0.1 for unit in np.eye(len(nodes))]
+        moved = moved - np.linalg.lstsq(np.transpose(slopes), here, rcond=1e-9)[0]
         if not ((UNITS[0] < signs * moved) & (signs * moved < UNITS[1])).all():
-            return None
+            return []
     left = np.linalg.norm(errors(moved, 100)) / np.linalg.norm(errors(0 * moved, 100))
-    return moved if left < FITTED and np.linalg.norm(start) else None
+    return moved if left < FITTED else []
 
 
 def all_digits(lesson, name):
@@ -106,8 +99,7 @@ def all_digits(lesson, name):
     itself.
     """
     lesson = exact(lesson)
-    y, cache = lesson.run_forward(lesson.inputs)
-    given = np.abs(rounded(lesson.run_backward(upstream(lesson, y), cache)[f"d{name}"]))
+    given = np.abs(rounded(run_once(lesson)[2][f"d{name}"]))
     least = given[given > 0].min(initial=1.0) * 1e-9
     direction = least / np.maximum(given, least)  # along it each entry counts alike
     [error] = residuals(lesson, [name], 0, 1, direction)
@@ -118,22 +110,17 @@ def residuals(lesson, names, first, count, weight=1.0):
     """Return the errors of gradients along random directions. first: their seed; count: how many
     for each input.
     """
-    y, cache = lesson.run_forward(lesson.inputs)
-    dy = upstream(lesson, y)
-    gradients = lesson.run_backward(dy, cache)
+    _, dy, gradients = run_once(lesson)
     found = []
     for seed in range(first, first + count):
         rng = np.random.default_rng(seed)
         for name in names:
-            direction = weight * rng.standard_normal(np.shape(lesson.inputs[name]))
-            is_wide = is_exact(lesson.inputs[name])
-            direction = wide(direction) if is_wide else direction
-
-            def output(change, name=name):
-                inputs = lesson.inputs | {name: lesson.inputs[name] + change}
-                return weighted_sum(upstream(lesson, y), lesson.run_forward(inputs)[0])
-
-            true = derivative(output, direction, wide(1e-12) if is_wide else STEP)
-            error = (gradients[f"d{name}"] * direction).sum() - true
-            found.append(float(rounded(error) if is_wide else error))
-    return np.array(found)
+            value, gradient = lesson.inputs[name], gradients[f"d{name}"]
+            direction = weight * rng.standard_normal(np.shape(value))
+            step = STEP
+            if is_exact(value):
+                direction, step = wide(direction), wide(1e-12)
+            true = derivative(output_of(lesson, name, dy), direction, step)
+            found.append((gradient * direction).sum() - true)
+    found = np.array(found)
+    return rounded(found) if is_exact(found) else found

@@ -1,8 +1,9 @@
 """The true gradients of a lesson's forward, by central differences.
 
-The forward runs again with v perturbed at the line that assigns v, and the change of sum(dy * y) is measured for a
-random upstream gradient dy. In float64 each entry is perturbed. With numbers of 60 digits all of them are, along one
-random direction, because these are slow: a wrong entry of a gradient also changes its derivative along a direction.
+The forward runs again with v perturbed at the line that assigns v, and the change of sum(dy * y) is
+measured for a random upstream gradient dy. In float64 each entry is perturbed. Numbers of 60 digits
+are slow: there all entries are perturbed at once, along one random direction. A wrong entry of a
+gradient also changes its derivative along a direction.
 """
 
 import dataclasses
@@ -20,18 +21,18 @@ from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.gradcheck.trace import LINES, Recorded, is_exact, is_floating
 from npgpt.study.lessons.lesson import as_tuple
 
-STEP = 2e-4         # of the differences: errors of order STEP^4 and 1e-16 / STEP, below 1e-10
-ROUNDING = 1e-10    # of the differences: a smaller gradient is zero
-TURNS = 3           # of a loop whose variables are measured, in other people's code
-SMALL = 1e-6        # another one, for a check where a step of that size meets a kink
-COARSE = 2e-2       # for code that computes in float32
+STEP = 2e-4  # of the differences: errors of order STEP^4 and 1e-16 / STEP, below 1e-10
+ROUNDING = 1e-10  # of the differences: a smaller gradient is zero
+TURNS = 3  # of a loop in users' code whose variables are measured
+SMALL = 1e-6  # another one, for a check where a step of that size meets a kink
+COARSE = 2e-2  # for code that computes in float32
 TINY = 1e-2
-SMALL_STEP = "1e-20"    # with 60 digits: errors of order 1e-40
+SMALL_STEP = "1e-20"  # with 60 digits: errors of order 1e-40
 
 
 @dataclasses.dataclass
 class Along:
-    """The derivative along a direction, which stands for a gradient of that shape."""
+    """The derivative along a direction, in place of a gradient of that shape."""
 
     direction: np.ndarray
     value: object
@@ -69,18 +70,25 @@ class Truth:
 
 
 def exact(lesson):
-    """Return a lesson with its arrays that computes with 60 digits. Raises what NumPy cannot do with them."""
+    """Return a lesson with its arrays that computes with 60 digits. Raises what NumPy cannot do
+    with them.
+    """
     known = {}
-    functions = {name: exactly(value, known) for name, value in lesson.constants.items() if callable(value)}
+    functions = {
+        name: exactly(value, known) for name, value in lesson.constants.items() if callable(value)
+    }
     if lesson.is_composite:
-        functions["ops"] = table(**{name: exactly(getattr(layers, name), known) for name in layers.__all__})
+        ops = {name: exactly(getattr(layers, name), known) for name in layers.__all__}
+        functions["ops"] = table(**ops)
     # mpmath is imported here: within a ufunc of `wide` that would be a floating-point warning
     forward = exactly(lesson.forward, known)
     backward = exactly(lesson.backward, known)
     widened = lesson.mapped(wide)
     if lesson.is_pair and lesson.layer is not None:
         widened = dataclasses.replace(widened, layer=exact_object(lesson.layer, known))
-    return dataclasses.replace(widened, forward=forward, backward=backward, constants=widened.constants | functions)
+    return dataclasses.replace(
+        widened, forward=forward, backward=backward, constants=widened.constants | functions
+    )
 
 
 def truth(lesson, step=STEP):
@@ -107,11 +115,18 @@ def upstream(lesson, y, seed=0):
     def random_like(each):
         shape = np.shape(each)
         drawn = rng.standard_normal(shape) if lesson.has_upstream else np.ones(shape)
-        # For a number it is positive in the plain case, as in training: a negative one would flip all signs.
+        # For a number it is positive in the plain case, as in training: a negative one would flip
+        # all signs.
         drawn = np.asarray(abs(drawn) if np.ndim(drawn) == seed == 0 else drawn)
         return wide(drawn) if is_exact(each) else drawn
 
     return tuple(map(random_like, y)) if isinstance(y, tuple) else random_like(y)
+
+
+def run_once(lesson):
+    """Run a lesson; return the result, the upstream gradient and the gradients."""
+    y, cache = lesson.run_forward(lesson.inputs)
+    return y, upstream(lesson, y), lesson.run_backward(upstream(lesson, y), cache)
 
 
 def weighted_sum(dy, y):
@@ -127,33 +142,34 @@ def traced_forward(lesson):
     """
     rng = np.random.default_rng(6)
     source = read_source(lesson.forward)
-    far = 1e-3 if lesson.is_pair else 1.0  # others' code may need numbers in a range
+    far = 1e-3 if lesson.is_pair else 1.0  # users' code may need numbers in a range
     moved = {
         name: value + far * rng.standard_normal(value.shape)
         for name, value in lesson.inputs.items()
     }
-    forward = Recorded(lesson.forward)
-    other = Recorded(lesson.forward)
+    forward, other = Recorded(lesson.forward), Recorded(lesson.forward)
     y, cache = lesson.run_forward(lesson.inputs, forward.function)
     lesson.run_forward(moved, other.function)
     left_out = {*source.filled}
-    if lesson.is_one_function:          # it computes the gradients, too
+    if lesson.is_one_function:  # it computes the gradients, too
         left_out |= spelled(lesson.forward, lesson.backward).keys()
     variables = []
     alike = len(forward.record) == len(other.record)  # a branch or a loop may depend on the numbers
     left = Counter((each.line, each.name) for each in forward.record)
     for number, each in enumerate(forward.record):
-        left[each.line, each.name] -= 1
-        if each.line != source.first and each.name not in left_out and (
-                not lesson.is_pair or left[each.line, each.name] < TURNS):
+        place = each.line, each.name
+        left[place] -= 1
+        is_measured = each.line != source.first and each.name not in left_out
+        if is_measured and (not lesson.is_pair or left[place] < TURNS):
             constant = alike and np.array_equal(each.value, other.record[number].value)
             statement = source.statement_at(each.line)
-            is_kept = bool(
-                statement and re.search(rf"\.{each.name}\b", statement.text.partition("=")[0])
-            )
-            same = np.array_equal(each.value, lesson.inputs.get(each.name))
+            assigned = statement.text.partition("=")[0] if statement else ""
             variables.append(
-                Variable(each.name, each.line, number, each.value, constant, None, is_kept, same)
+                Variable(
+                    *(each.name, each.line, number, each.value, constant),
+                    is_kept=bool(re.search(rf"\.{each.name}\b", assigned)),
+                    is_input=np.array_equal(each.value, lesson.inputs.get(each.name)),
+                )
             )
     return y, cache, variables
 
@@ -161,7 +177,7 @@ def traced_forward(lesson):
 def intermediate_gradient(lesson, variable, dy, at=None, step=STEP):
     """Measure d(sum(dy * y)) / d(variable): an array of its shape, or the entry at one index."""
     change = None
-    left = 0            # how many assignments come before the perturbed one
+    left = 0  # how many assignments come before the perturbed one
 
     def probe(line, name, value):
         nonlocal left
@@ -183,15 +199,23 @@ def intermediate_gradient(lesson, variable, dy, at=None, step=STEP):
 
 def input_gradient(lesson, name, dy, at=None, step=STEP):
     """Measure d(sum(dy * y)) / d(input): an array of its shape, or the entry at one index."""
-    def output(changed_by):
-        changed = lesson.inputs | {name: lesson.inputs[name] + changed_by}
+    return differences(output_of(lesson, name, dy), lesson.inputs[name], at, step)
+
+
+def output_of(lesson, name, dy):
+    """Return the function: change of an input -> sum(dy * y)."""
+
+    def output(change):
+        changed = lesson.inputs | {name: lesson.inputs[name] + change}
         return weighted_sum(dy, lesson.run_forward(changed)[0])
 
-    return differences(output, lesson.inputs[name], at, step)
+    return output
 
 
 def differences(output, value, at, size):
-    """Measure the gradient of output(change) at 0: all entries, or that at an index; in float64 to fourth order."""
+    """Measure the gradient of output(change) at 0: all entries, or that at an index; in float64 to
+    fourth order.
+    """
     shape = np.shape(value)
     if is_exact(value):
         direction = wide(np.random.default_rng(8).standard_normal(shape))
@@ -199,7 +223,7 @@ def differences(output, value, at, size):
         return Along(direction, (output(step * direction) - output(-step * direction)) / (2 * step))
     gradient = np.empty(shape)
     most = np.abs(value).max(initial=0.0)
-    size *= most if 0.0 < most < TINY else 1.0          # a step within small values
+    size *= most if 0.0 < most < TINY else 1.0  # a step within small values
     for index in np.ndindex(shape) if at is None else [at]:
         direction = np.zeros(shape)
         direction[index] = 1.0

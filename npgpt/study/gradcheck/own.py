@@ -1,5 +1,6 @@
-"""The check of other people's forward and backward: several draws of the inputs, and what else a
-reader should know.
+"""Check a user's forward and backward: in several draws of the inputs, with remarks.
+
+The remarks say what is wrong, what was not checked, and what a caller should know.
 """
 
 import ast
@@ -11,15 +12,15 @@ import numpy as np
 
 from npgpt.engine.sources import tree_of
 from npgpt.errors import UserError
-from npgpt.study.gradcheck.check import LineCheck, best_checked, first_wrong, table_text
+from npgpt.study.gradcheck.check import LineCheck, best_check, first_wrong, table_text
 from npgpt.study.gradcheck.constants import all_digits, rounded_constants
-from npgpt.study.gradcheck.measure import input_gradient, upstream
+from npgpt.study.gradcheck.measure import input_gradient, run_once, upstream
 from npgpt.study.gradcheck.source import assigned_anywhere, parsed, read_source
 from npgpt.study.gradcheck.spelling import variable_of
-from npgpt.study.gradcheck.verdicts import ARGUMENT, NOT_FOUND, OK, OTHER, ROUNDED, WRONG
+from npgpt.study.gradcheck.verdicts import NOT_FOUND, OK, OTHER, ROUNDED, WRONG
 from npgpt.study.judge.shapes import factor_of, mistake_in_numbers
 from npgpt.study.lessons.inputs import is_computed
-from npgpt.study.lessons.lesson import as_tuple
+from npgpt.study.lessons.lesson import as_tuple, map_arrays
 from npgpt.study.lessons.own_state import holders, parts_of, same
 from npgpt.study.lessons.setting import PLAIN
 
@@ -31,10 +32,20 @@ PATIENCE = 5.0  # seconds after which no other draw begins
 
 @dataclasses.dataclass(repr=False)
 class Verified:
-    """What a check of one layer found: `right`, and a table.
+    """What a check of one layer found; printed as a table.
 
-    lines: a `LineCheck` for each variable; remarks: what else was found; measured: why the true
-    gradients are not known to 30 digits, or ""; key: what finds the layer again.
+    Attributes
+    ----------
+    right : bool
+        Whether no gradient is wrong.
+    lines : list of LineCheck
+        One for each variable.
+    remarks : list of str
+        What else was found.
+    measured : str
+        Why the true gradients are not known to 30 digits, or "".
+    key : str
+        The layer's file, name and inputs, as commands take them.
     """
 
     lines: list[LineCheck]
@@ -60,15 +71,15 @@ def check_own(pair):
             f"{lesson.name} returns no finite numbers for inputs from a normal distribution: "
             "give it others, as in --input x=4,6:0.1..2.0"
         )
-    notes = behaviour(lesson)
+    notes = side_effects(lesson)
     draw = ""
     started = time.monotonic()
-    found, backward, measured = best_checked(lesson)
+    found, backward, measured = best_check(lesson)
     ran = {*backward.ran}
     for spread in spreads(pair):
         other = pair.at(dataclasses.replace(PLAIN, seed=1, spread=spread))
         if time.monotonic() - started < PATIENCE and is_finite(other):
-            checks, backward, _ = best_checked(other)
+            checks, backward, _ = best_check(other)
             ran |= {*backward.ran}
             allow_rounded(checks, found)
             if first_wrong(checks) and not first_wrong(found):
@@ -76,10 +87,10 @@ def check_own(pair):
                 draw = f"in the draw with a standard deviation of {spread:g}"
     notes += small_errors(lesson, found)
     if first_wrong(found):
-        notes += [draw] * bool(draw) + evidence(lesson, found)
+        notes += [draw, *evidence(lesson, found)]
     notes += left_out(lesson, found, ran)
     pair.world.reset()
-    return Verified(found, notes, measured, pair.key)
+    return Verified(found, [*filter(None, notes)], measured, pair.key)
 
 
 def allow_rounded(checks, found):
@@ -95,33 +106,31 @@ def small_errors(lesson, checks):
     not wrong.
     """
     small = [each for each in checks if each.verdict in (WRONG, ROUNDED)]
-    inputs = dict.fromkeys(each.variable for each in small if each.variable in lesson.inputs)
+    inputs = [each.variable for each in small if each.is_input]
     if not inputs or any(each.relative is None or each.relative > ROUGH for each in small):
         return []
     for each in small:  # small entries may be wrong beside large ones
-        if (
-            each.verdict == ROUNDED
-            and each.forward_text == ARGUMENT
-            and not all_digits(lesson, each.variable)
-        ):
+        is_rounded = each.verdict == ROUNDED and each.is_input
+        if is_rounded and not all_digits(lesson, each.variable):
             each.verdict = WRONG
             each.since = each.until = each.backward_line
     few = min(each.digits or int(-np.log10(each.relative)) for each in small)
-    digits = f"rounded: right to {few} digits"
+    remark = f"rounded: right to {few} digits"
     if constants := rounded_constants(lesson, inputs):
         for each in small:
             each.verdict = ROUNDED
-        return [f"{digits}, because of {', '.join(constants)}"]
+        return [f"{remark}, because of {', '.join(constants)}"]
     if first_wrong(checks):
         return []
-    return [f"{digits}: does the backward leave a small number out, such as an eps?"]
+    return [f"{remark}: does the backward leave a small number out, such as an eps?"]
 
 
-def behaviour(lesson):
-    """Run a lesson twice; return remarks on what it does besides its results. Raises UserError if
-    the runs differ.
+def side_effects(lesson):
+    """Return remarks on what a lesson does besides its results.
+
+    Raises UserError if two runs on equal inputs differ.
     """
-    runs = [run(lesson), run(lesson)]
+    runs = [run_twice(lesson), run_twice(lesson)]
     if not same(runs[0][1], runs[1][1]):
         raise UserError(
             f"{lesson.name}: two runs on equal inputs differ, although NumPy's and Python's "
@@ -133,48 +142,41 @@ def behaviour(lesson):
     if not same(given, dy):
         name = lesson.way.upstream
         notes.append(f"{lesson.backward.__name__} writes to {name}, which the caller may need")
-    doubled = [
-        name
-        for name, value in gradients.items()
-        if np.any(value)
-        and np.shape(again.get(name)) == value.shape
-        and np.allclose(again[name], 2 * value, rtol=1e-9, atol=0.0)
-    ]
+    doubled = [name for name, value in gradients.items() if is_double(again.get(name), value)]
     if doubled:
         notes.append(f"{', '.join(doubled)}: adds to what an earlier call left")
     return notes
 
 
-def run(lesson):
-    """Return (dy after, before) the backward, (y, gradients), and the gradients of a second call on
-    the same state.
+def is_double(second, first):
+    """Return whether an array is twice another one, which is not 0."""
+    is_alike = np.any(first) and np.shape(second) == np.shape(first)
+    return is_alike and np.allclose(second, 2 * first, rtol=1e-9, atol=0.0)
+
+
+def run_twice(lesson):
+    """Run the forward once, and the backward twice on the same state.
+
+    Return (dy after, before) the first backward, (y, gradients), and the second gradients.
     """
     y, cache = lesson.run_forward(lesson.inputs)
     dy, given = upstream(lesson, y), upstream(lesson, y)
-    gradients = lesson.run_backward(given, cache)
-    kept = {name: np.array(value) for name, value in gradients.items()}
+    gradients = map_arrays(np.array, lesson.run_backward(given, cache))
     try:
         again = lesson.run_backward(upstream(lesson, y), cache)
     except Exception:  # a cache can be used once
         again = {}
-    return (given, dy), (y, kept), again
+    return (given, dy), (y, gradients), again
 
 
 def spreads(pair):
-    """Return standard deviations of other draws: so wide that what a number in the forward, or in
-    what it reads, cuts off is reached.
+    """Return standard deviations of other draws, so wide that inputs exceed each number in the
+    forward, or in what it reads: a threshold, for example.
     """
-    functions = [
-        pair.forward,
-        *(each for each in pair.world.names.values() if isinstance(each, FunctionType)),
-    ]
-    numbers = [
-        node.value
-        for each in functions
-        if (tree := tree_of(each.__code__))
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant)
-    ]
+    others = [each for each in pair.world.names.values() if isinstance(each, FunctionType)]
+    trees = [tree_of(each.__code__) for each in (pair.forward, *others)]
+    nodes = [node for tree in filter(None, trees) for node in ast.walk(tree)]
+    numbers = [node.value for node in nodes if isinstance(node, ast.Constant)]
     numbers += [*pair.values.values(), *pair.world.names.values()]
     numbers += [each for *_, parts in holders(pair.layer) for each in parts.values()]
     sizes = [abs(each) for each in numbers if type(each) in (int, float) and abs(each) <= MOST_WIDE]
@@ -192,16 +194,15 @@ def is_finite(lesson):
 
 
 def evidence(lesson, checks):
-    """Return what the numbers of wrong gradients of inputs prove: a factor, a transpose, a missing
-    sum; and whether the results are in another order.
+    """Return what explains wrong gradients of inputs: a factor, a transpose, a missing sum, another
+    order of the results.
     """
-    y, cache = lesson.run_forward(lesson.inputs)
-    gradients = lesson.run_backward(upstream(lesson, y), cache)
+    y, dy, gradients = run_once(lesson)
     said = []
     for each in checks:
-        if each.verdict == WRONG and each.forward_text == ARGUMENT and (each.relative or 1) > ROUGH:
+        if each.verdict == WRONG and each.is_input and (each.relative or 1) > ROUGH:
             name = f"d{each.variable}"
-            true = input_gradient(lesson, each.variable, upstream(lesson, y))
+            true = input_gradient(lesson, each.variable, dy)
             given = np.asarray(gradients[name])
             if factor := factor_of(given, true):
                 said.append(f"{name} is {factor:.5g} times the true gradient everywhere")
@@ -213,99 +214,77 @@ def evidence(lesson, checks):
         name = lesson.backward.__name__
         said.append(f"{name} takes no gradient of the result: that of its sum is meant")
     labels = [variable_of(label, lesson.inputs) for label in read_source(lesson.backward).returned]
-    order = [name for name in lesson.order if name in labels]
-    if order != (named := [name for name in labels if name in order]):
+    order = [f"d{name}" for name in lesson.order if name in labels]
+    returned = [f"d{name}" for name in labels if f"d{name}" in order]
+    if order != returned:
         said.append(
             "the order of the results is WRONG: every caller unpacks "
-            f"{', '.join(f'd{each}' for each in order)}, but it returns "
-            f"{', '.join(f'd{each}' for each in named)}"
+            f"{', '.join(order)}, but it returns {', '.join(returned)}"
         )
     return said
 
 
 def left_out(lesson, checks, ran):
-    """Return what the verdict does not say: lines that never ran, arrays without a gradient, names
-    that differ.
-    """
+    """Return what was not checked, and what else the verdicts do not say."""
     said = []
     source = read_source(lesson.backward)
+    wrong = first_wrong(checks)
     missed = [str(each.first) for each in source.statements if each.first not in ran]
     if missed:
-        lines = f"line{'s' * (len(missed) > 1)} {', '.join(missed)} did not run"
-        said.append(
-            f"{'not all of it ran' if first_wrong(checks) else 'right where it ran'}: {lines}"
-        )
+        what = "not all of it ran" if wrong else "right where it ran"
+        lines = "lines" if len(missed) > 1 else "line"
+        said.append(f"{what}: {lines} {', '.join(missed)} did not run")
     unread = [each.variable for each in checks if each.verdict == NOT_FOUND] + [*lesson.buffers]
     if unread:
         said.append(f"no gradient was found of {', '.join(unread)}, which the result depends on")
     words = assigned_anywhere(parsed(lesson.backward))
-    numbers = [
-        key
-        for key, value in (parts_of(lesson.layer) or {}).items()
-        if isinstance(value, float) and is_computed(key, words)
-    ]
-    if numbers:
+    parts = parts_of(lesson.layer) or {}
+    floats = [key for key, value in parts.items() if isinstance(value, float)]
+    if numbers := [key for key in floats if is_computed(key, words)]:
         said.append(f"not checked: {', '.join(numbers)}: numbers of the object; make them arrays")
     labels = [each for each in source.returned if each != "None"]
-    found = [each for each in checks if each.forward_text == ARGUMENT and each.verdict != NOT_FOUND]
+    found = [each for each in checks if each.is_input and each.verdict != NOT_FOUND]
     if lesson.layer is None and len(labels) > len(found):
         said.append(
             f"of {len(labels)} results {len(found)} are checked: of a number or a global none is"
         )
     for each in lesson.weights:
-        if isinstance(each.gradient, tuple) and isinstance(each.path[-1], int) and (
-            isinstance(each.gradient[-1], int) and each.gradient[-1] != each.path[-1]
-        ):
+        number = each.gradient[-1] if isinstance(each.gradient, tuple) else None
+        weight = each.path[-1]
+        if isinstance(number, int) and isinstance(weight, int) and number != weight:
             said.append(
-                f"the gradient of {each.name} is number {each.gradient[-1]} of its list, the "
-                f"weight is number {each.path[-1]}"
+                f"the gradient of {each.name} is number {number} of its list, the weight is number "
+                f"{weight}"
             )
-    zero = [
-        each.variable
-        for each in checks
-        if each.forward_text == ARGUMENT
-        and each.verdict == OK
-        and not np.any(lesson_gradient(lesson, each.variable))
-    ]
-    if zero:
+    gradients = run_once(lesson)[2]
+    right = [each.variable for each in found if each.verdict == OK]
+    if zero := [name for name in right if not np.any(gradients[f"d{name}"])]:
         said.append(
             f"the gradient of {', '.join(zero)} is 0 everywhere for these inputs, which shows "
             "little"
         )
-    others = [
-        f"d{each.variable} (line {each.backward_line})" for each in checks if each.verdict == OTHER
-    ]
+    others = [each for each in checks if each.verdict == OTHER]
+    others = dict.fromkeys(f"d{each.variable} (line {each.backward_line})" for each in others)
     if others:
         said.append(
-            f"other: what is called {', '.join(dict.fromkeys(others))} is not that gradient, but "
+            f"other: what is called {', '.join(others)} is not that gradient, but "
             "what is computed from it is right"
         )
-    if (wrong := first_wrong(checks)) and wrong.since:
-        called = called_in(lesson, range(wrong.since, wrong.until + 1))
-        said += [f"or it is in {', '.join(called)}, which these lines call"] * bool(called)
+    if wrong and wrong.since:
+        if called := called_in(lesson, range(wrong.since, wrong.until + 1)):
+            said.append(f"or it is in {', '.join(called)}, which these lines call")
     return said
-
-
-def lesson_gradient(lesson, name):
-    """Return the gradient of an input that a lesson's backward computes."""
-    y, cache = lesson.run_forward(lesson.inputs)
-    return lesson.run_backward(upstream(lesson, y), cache)[f"d{name}"]
 
 
 def called_in(lesson, lines):
     """Return the names of the file's own functions, and of methods, that lines of the backward
     call.
     """
-    calls = [
-        node.func
-        for node in ast.walk(parsed(lesson.backward))
-        if isinstance(node, ast.Call) and node.lineno in lines
-    ]
-    return [
-        *dict.fromkeys(
-            ast.unparse(each)
-            for each in calls
-            if ast.unparse(each).startswith("self.") and not hasattr(np.ndarray, each.attr)
-            or isinstance(lesson.world.names.get(getattr(each, "id", "")), FunctionType)
-        )
-    ]
+
+    def is_own(name):
+        is_method = name.startswith("self.") and not hasattr(np.ndarray, name.rpartition(".")[2])
+        return is_method or isinstance(lesson.world.names.get(name), FunctionType)
+
+    calls = [node for node in ast.walk(parsed(lesson.backward)) if isinstance(node, ast.Call)]
+    names = [ast.unparse(node.func) for node in calls if node.lineno in lines]
+    return [*filter(is_own, dict.fromkeys(names))]

@@ -36,7 +36,9 @@ class Arrays(dict[str, np.ndarray]):
         for axes, (name, array) in zip(panels, self.items(), strict=False):
             cells = np.asarray(array, float).reshape(-1, (np.shape(array) or (1,))[-1])
             most = np.abs(cells).max(initial=0.0, where=np.isfinite(cells)) or 1.0
-            axes.imshow(cells, "RdBu_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
+            axes.imshow(
+                cells, "RdBu_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest"
+            )
             axes.set_title(f"{name} {np.shape(array)}", fontsize=8, parse_math=False)
         for axes in panels.base.flat:
             axes.set_axis_off()
@@ -46,5 +48,7 @@ class Losses(dict[str, list[float]]):
     """Losses of each step, by whose they are."""
 
     def __repr__(self) -> str:
-        return "\n".join(f"{name}: {len(losses)} steps, loss {losses[0]:.4f} -> {losses[-1]:.4f}"
-                         for name, losses in self.items())
+        return "\n".join(
+            f"{name}: {len(losses)} steps, loss {losses[0]:.4f} -> {losses[-1]:.4f}"
+            for name, losses in self.items()
+        )

@@ -9,12 +9,14 @@ import textwrap
 
 from npgpt.engine.watch import assigned_names
 
-VIEWS = "flat", "T", "reshape", "swapaxes", "transpose", "ravel"        # of an array that is filled
+VIEWS = "flat", "T", "reshape", "swapaxes", "transpose", "ravel"  # of an array that is filled
 
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """One simple statement. first, last: its lines in the file; targets: the names that it assigns, in order."""
+    """One simple statement. first, last: its lines in the file; targets: the names that it assigns,
+    in order.
+    """
 
     first: int
     last: int
@@ -24,15 +26,17 @@ class Statement:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A function's source. file: its path; first: the line of its `def`; lines: from there to its end."""
+    """A function's source. file: its path; first: the line of its `def`; lines: from there to its
+    end.
+    """
 
     name: str
     file: str
     first: int
     lines: tuple[str, ...]
     statements: tuple[Statement, ...]
-    filled: dict[str, int]          # an array that is filled part by part -> the last line that fills it
-    returned: tuple[str, ...]       # what the last `return` returns, each as code, without "self."
+    filled: dict[str, int]  # an array that is filled part by part -> the last line that fills it
+    returned: tuple[str, ...]  # what the last `return` returns, each as code, without "self."
 
     def statement_at(self, line):
         """Return the statement at a line of the file, or None."""
@@ -49,10 +53,10 @@ class Source:
         """Return the source in which names that are assigned are called otherwise. names: old ->
         new.
         """
-        statements = [
-            dataclasses.replace(each, targets=tuple(names.get(name, name) for name in each.targets))
-            for each in self.statements
-        ]
+        statements = []
+        for each in self.statements:
+            targets = tuple(names.get(name, name) for name in each.targets)
+            statements.append(dataclasses.replace(each, targets=targets))
         filled = {names.get(name, name): line for name, line in self.filled.items()}
         return dataclasses.replace(self, statements=tuple(statements), filled=filled)
 
@@ -88,31 +92,25 @@ def parsed(function):
 
 def is_empty(statement):
     """Return whether a statement is a docstring, or a placeholder such as `dx, dw = None, None`."""
-    value = statement.value
-    parts = getattr(value, "elts", [value])
-    return (
-        bool(parts)
-        and all(
-            isinstance(each, ast.Constant)
-            and (each.value is None or isinstance(statement, ast.Expr))
-            for each in parts
-        )
-        and not isinstance(statement, ast.Return)
-    )
+    parts = getattr(statement.value, "elts", [statement.value])
+    if isinstance(statement, ast.Return) or not parts:
+        return False
+    if not all(isinstance(each, ast.Constant) for each in parts):
+        return False
+    return isinstance(statement, ast.Expr) or all(each.value is None for each in parts)
 
 
 def targets(statement):
     """Return what a statement assigns: x for `x = …`, "self.x" for `self.x = …`, which is the
     variable x, too.
     """
-    parts = (
-        statement.targets
-        if isinstance(statement, ast.Assign)
-        else [getattr(statement, "target", None)]
-    )
-    parts = [each for part in parts for each in getattr(part, "elts", [part])]
-    attributes = [ast.unparse(each) for each in parts if isinstance(each, ast.Attribute)
-                  and isinstance(each.value, ast.Name)]
+    attributes = [
+        ast.unparse(node)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+    ]
     return (*assigned_names(statement), *dict.fromkeys(attributes))
 
 
@@ -145,10 +143,15 @@ def returned_by(tree):
 
 def assigned_anywhere(tree):
     """Return all names that a tree assigns: of variables, attributes and keys."""
-    nodes = [node for node in ast.walk(tree) if isinstance(getattr(node, "ctx", None), ast.Store)]
-    keys = {node.slice.value for node in nodes if isinstance(node, ast.Subscript)
-            and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)}
-    return keys | {getattr(node, "id", getattr(node, "attr", "")) for node in nodes} - {""}
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            match node:
+                case ast.Name(name) | ast.Attribute(_, name):
+                    found.add(name)
+                case ast.Subscript(_, ast.Constant(str(key))):
+                    found.add(key)
+    return found
 
 
 def names_in(tree):
@@ -157,17 +160,19 @@ def names_in(tree):
 
 
 def filled_names(tree):
-    """Map arrays that are filled part by part, as in `dwpe[:T] = …` or `dwpe.flat[i] = …`, to the last such line."""
+    """Map arrays that are filled part by part, as in `dwpe[:T] = …` or `dwpe.flat[i] = …`, to the
+    last such line.
+    """
     lines = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             part = node
             while isinstance(part, ast.Subscript | ast.Call) or getattr(part, "attr", "") in VIEWS:
                 part = part.func if isinstance(part, ast.Call) else part.value
-            name = getattr(part, "id", getattr(part, "attr", ""))       # not `made()[0] = …`
+            name = getattr(part, "id", getattr(part, "attr", ""))  # not `made()[0] = …`
             if name:
                 lines[name] = max(node.lineno, lines.get(name, 0))
-        match node:         # np.add.at(dwte, …), np.put_along_axis(dlogits, …)
+        match node:  # np.add.at(dwte, …), np.put_along_axis(dlogits, …)
             case ast.Expr(ast.Call(ast.Attribute() as called, [ast.Name(name), _, *_])):
                 if ast.unparse(called).startswith("np."):
                     lines[name] = max(node.lineno, lines.get(name, 0))
@@ -176,7 +181,8 @@ def filled_names(tree):
 
 def last_return(source):
     """Return the line of a function's last `return`, or of its `def`."""
-    return max((each.first for each in source.statements if each.text.startswith("return")), default=source.first)
+    returns = [each.first for each in source.statements if each.text.startswith("return")]
+    return max(returns, default=source.first)
 
 
 def backward_tree(lesson):

@@ -7,25 +7,10 @@ import re
 
 from npgpt.study.gradcheck.source import Selfless, names_in, parsed
 
-FORMS = (
-    "d{}",
-    "d_{}",
-    "grad_{}",
-    "{}_grad",
-    "dL_d{}",
-    "dLd{}",
-    "dl_d{}",
-    "dJ_d{}",
-    "dloss_d{}",
-    "D{}",
-    "D_{}",
-    "delta_{}",
-    "{}_delta",
-    "grad{}",
-    "g_{}",
-    "{}_gradient",
-    "gradient_{}",
-    )
+FORMS = """
+d{} d_{} grad_{} {}_grad dL_d{} dLd{} dl_d{} dJ_d{} dloss_d{} D{} D_{} delta_{}
+{}_delta grad{} g_{} {}_gradient gradient_{}
+""".split()
 
 
 @functools.lru_cache(256)
@@ -52,23 +37,26 @@ def bare(name):
 def variable_of(name, variables):
     """Return the variable whose gradient has this name, or None."""
     found = spellings(tuple(variables))
-    words = (name, bare(name), bare(name).lower())
-    return (
-        None if name in variables else next((found[each] for each in words if each in found), None)
-    )
+    if name in variables:
+        return None
+    words = name, bare(name), bare(name).lower()
+    return next((found[each] for each in words if each in found), None)
 
 
 @functools.lru_cache(256)
+def arguments_and_names(tree):
+    """Return the arguments of a function, in order, then all names in it."""
+    return [each.arg for each in tree.args.args] + sorted(names_in(tree))
+
+
 def spelled(forward, backward, inputs=()):
     """Return name -> "dv" for the names in a backward of gradients of the forward's variables,
     "da_w" for a.w.
     """
     trees = [Selfless().visit(parsed(each)) for each in (forward, backward)]
-    arguments, words = (
-        [each.arg for each in tree.args.args] + sorted(names_in(tree)) for tree in trees
-    )
+    arguments, words = map(arguments_and_names, trees)
     variables = tuple(dict.fromkeys([*inputs, *arguments]))
-    if forward is backward:         # a loss and its gradients
+    if forward is backward:  # a loss and its gradients
         variables = tuple(each for each in variables if each not in spellings(variables))
     found = {name: variable_of(name, variables) for name in words}
     return {name: f"d{variable.replace('.', '_')}" for name, variable in found.items() if variable}

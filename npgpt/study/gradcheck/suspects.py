@@ -28,45 +28,52 @@ class Suspects:
     tree: of the backward
     spelling: name in the code -> "dv"
     checks: the `Checked` lines
-    there, mine: the last values of the forward's and of the backward's variables; a line that
-        unpacks the cache is right if its values are those that the forward knew
+    forward_values, backward_values: the last values of their variables; a line that unpacks the
+        cache is right if its values are those of the forward
     returned: "dv" of a result -> its code in the last `return`, which does not depend on the others
     """
 
-    def __init__(self, tree, spelling, checks, there, mine, returned):
-        returns = [node for node in ast.walk(tree) if isinstance(node, ast.Return)]
-        self.last = max((node.lineno for node in returns), default=None)
-        self.results = {
-            name: {spelling.get(each, each) for each in names_in(ast.parse(code))}
-            for name, code in returned.items()
-        }
-        loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
-        self.loops = [(node.lineno, node.end_lineno) for node in loops]
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        self.appends = {node.lineno: ast.unparse(node.func).rpartition(".")[0] for node in calls
-                        if getattr(node.func, "attr", "") in ("append", "insert", "extend")}
-        wrong = {each.line for each in checks if each.verdict == WRONG}
+    def __init__(self, tree, spelling, checks, forward_values, backward_values, returned):
+        nodes = [*ast.walk(tree)]
+        returns = [node.lineno for node in nodes if isinstance(node, ast.Return)]
+        self.last = max(returns, default=None)
+        self.results = {}  # "dv" -> names that it is computed from in the last `return`
+        for name, code in returned.items():
+            words = names_in(ast.parse(code))
+            self.results[name] = {spelling.get(each, each) for each in words}
+        loops = [node for node in nodes if isinstance(node, ast.For | ast.While)]
+        self.loops = [range(node.lineno, node.end_lineno + 1) for node in loops]
+        self.appends = {}  # line -> the list that it extends
+        for node in nodes:
+            match node:
+                case ast.Call(ast.Attribute(owner, "append" | "insert" | "extend")):
+                    self.appends[node.lineno] = ast.unparse(owner)
         right = {each.line for each in checks if each.verdict in (OK, ROUNDED)}
-        self.verified = right - wrong
-        # in another turn of a loop a line may be wrong
-        self.verified = {line for line in self.verified if line and not any(
-            first <= line <= end for first, end in self.loops)}
+        right -= {each.line for each in checks if each.verdict == WRONG}
+        # In another turn of a loop a line may be wrong.
+        repeated = {line for loop in self.loops for line in loop}
+        self.verified = {line for line in right if line and line not in repeated}
         self.checks = {each.line: each for each in checks}
         self.made = {}  # name -> lines that assign it, or fill a part of it, and are not right
         self.reads = {}  # line -> names
+
+        def gradients(names):
+            roots = {name.partition(".")[0] for name in names}
+            return {spelling.get(each, each) for each in roots}
+
         for node, changes, reads in statements_read(tree):
-            changes, reads = (
-                {spelling.get(root, root) for root in (name.partition(".")[0] for name in names)}
-                for names in (changes, reads)
-            )
-            self.reads[node.lineno] = reads
+            changes, self.reads[node.lineno] = gradients(changes), gradients(reads)
             if node.lineno in self.verified:
                 continue
-            names = names_of(targets(node)) if is_unpacked(node.value) else ()
-            known = {
-                spelling.get(name, name) for name in names if is_known(name, mine.get(name), there)
-            }
-            for name in changes - known:
+            if is_unpacked(node.value):
+                names = names_of(targets(node))
+                known = [
+                    name
+                    for name in names
+                    if is_known(name, backward_values.get(name), forward_values)
+                ]
+                changes -= {spelling.get(name, name) for name in known}
+            for name in changes:
                 self.made.setdefault(name, set()).add(node.lineno)
 
     def readers(self, check):
@@ -81,7 +88,8 @@ class Suspects:
         """Return whether all that is computed from a variable's gradient is right, so that it is
         another value.
         """
-        return bool(self.readers(check)) and self.readers(check) <= self.verified
+        readers = self.readers(check)
+        return bool(readers) and readers <= self.verified
 
     def of(self, check):
         """Return the lines that can hold the mistake of a wrong gradient."""
@@ -98,29 +106,25 @@ class Suspects:
         found |= {each for each, name in self.appends.items() if name == self.appends.get(line)}
         while left:
             at = left.pop()
-            last = max([end for first, end in self.loops if first <= at <= end], default=at)
-            new = {
-                each
-                for name in reads.get(at, ())
-                for each in self.made.get(name, ())
-                if each <= last
-            } - found
+            ends = [loop[-1] for loop in self.loops if at in loop]
+            last = max(ends, default=at)
+            before = set().union(*(self.made.get(name, ()) for name in reads.get(at, ())))
+            new = {line for line in before - found if line <= last}
             found |= new
             left += new
         return found
 
 
 def is_unpacked(value):
-    """Return whether an expression only names what is there: `cache`, `self.x`, `cache["x"]`,
+    """Return whether an expression only reads a stored value: `cache`, `self.x`, `cache["x"]`,
     `x.shape`.
     """
-    while (
-        isinstance(value, ast.Attribute)
-        or isinstance(value, ast.Subscript)
-        and isinstance(getattr(value.slice, "value", None), str)
-    ):
-        value = value.value
-    return isinstance(value, ast.Name)
+    while True:
+        match value:
+            case ast.Attribute(inner) | ast.Subscript(inner, ast.Constant(str())):
+                value = inner
+            case _:
+                return isinstance(value, ast.Name)
 
 
 def is_known(name, value, known):
@@ -136,4 +140,5 @@ def is_known(name, value, known):
             return np.array_equal(one, other)
         return type(one) is type(other) and not isinstance(one, dict) and one == other
 
-    return any(same(value, each) for each in ([known[name]] if name in known else known.values()))
+    others = [known[name]] if name in known else known.values()
+    return any(same(value, each) for each in others)

@@ -11,7 +11,9 @@ from npgpt.study.gradcheck.source import targets
 
 @dataclasses.dataclass
 class Assignment:
-    """A value that a name got: a copy as it was then. line: of the statement, or of the `def` for an argument."""
+    """A value that a name got: a copy as it was then. line: of the statement, or of the `def` for
+    an argument.
+    """
 
     function: str
     line: int

@@ -1,7 +1,10 @@
-"""The expected results of a learner's backward: a lesson in one case, with the true value of every gradient.
+"""The expected results of a learner's backward: a lesson in one case, with the true value of every
+gradient.
 
-The true values come from the package's own backward, which the tests verify by central differences on every branch.
-Fused gradients, which the package does not compute, are measured by differences: a learner may write the long way.
+The true values come from the package's own backward, which the tests verify by central differences
+on every branch.
+Fused gradients, which the package does not compute, are measured by differences: a learner may
+write the long way.
 """
 
 import copy
@@ -20,17 +23,29 @@ from npgpt.study.lessons.random_settings import random_settings
 from npgpt.study.lessons.setting import PLAIN
 from npgpt.study.lessons.table import lesson_named
 
-EXACT = 1e-9        # relative error of a right result: any order of the operations is far below it
-SINGLE = 1e-4       # the same in float32, or this many times the package's own:
+EXACT = 1e-9  # relative error of a right result: any order of the operations is far below it
+SINGLE = 1e-4  # the same in float32, or this many times the package's own:
 MORE = 100
-NOISE = 1000        # times the rounding of the largest result
-MOST = 10**7        # numbers that are computed to measure the gradient of one intermediate
+NOISE = 1000  # times the rounding of the largest result
+MOST = 10**7  # numbers that are computed to measure the gradient of one intermediate
+
 
 class Case:
-    """The arguments of a backward in one case, and the true gradients of all inputs, `results` {"dx": array}.
+    """The arguments of a backward in one case, and the true gradients.
 
-    dy, cache: the arguments. On first use: `gradients` {"dv": [array, …]}, several if v is assigned several times, in
-    the backward's order; `helpers`: the same for the package's other intermediates.
+    Attributes
+    ----------
+    inputs : dict
+        Name -> array.
+    dy, cache
+        The arguments of the backward.
+    results : dict
+        The true gradients of the inputs, {"dx": array, …}.
+    gradients : dict
+        Those of all variables, {"dv": [array, …], …}, measured on first use: several if v is
+        assigned several times, in the backward's order.
+    helpers : dict
+        The same for the package's other intermediates.
     """
 
     def __init__(self, name, setting):
@@ -62,52 +77,49 @@ class Case:
         In float32 it is some more than the package's own. If the result is small beside the others,
         it is mostly rounding.
         """
-        sizes = {
-            each: np.abs(value).max(initial=0.0)
-            for each, value in self.results.items()
-            if value is not None
-        }
-        noise = np.finfo(self.results[name].dtype).eps * max(sizes.values()) / (sizes[name] or 1.0)
+        result = self.results[name]
+        largest = max(
+            np.abs(each).max(initial=0.0) for each in self.results.values() if each is not None
+        )
+        noise = np.finfo(result.dtype).eps * largest / (np.abs(result).max(initial=0.0) or 1.0)
         if not self.setting.single:
             return max(EXACT, NOISE * noise)
         true = Case(self.name, dataclasses.replace(self.setting, single=False)).results[name]
-        return max(SINGLE, NOISE * noise, MORE * relative_error(self.results[name], true))
+        return max(SINGLE, NOISE * noise, MORE * relative_error(result, true))
 
     def arguments(self):
         """Return the arguments of the backward, as new arrays."""
         dy, cache = copy.deepcopy((self.dy, self.cache))
-        if self.setting.seed % 3 != 1:          # else only what the forward has kept
+        if self.setting.seed % 3 != 1:  # else only what the forward has kept
             dy = map_arrays(self.setting.laid_out, dy)
         return self.lesson.arguments(dy, map_arrays(self.setting.laid_out, cache))
 
     @property
     def spelling(self):
-        """Name -> "dv" of the gradients in the backward of a layer of one's own, which may have
-        other names.
-        """
+        """Name -> "dv" of the gradients in the backward: users may have other names for them."""
         return spelled(self.forward, self.backward, tuple(self.inputs))
 
     @functools.cached_property
     def intermediates(self):
         """Return (gradients, helpers)."""
-        if self.setting.single:         # only the results are exact enough
+        if self.setting.single:  # only the results are exact enough
             return {}, {}
         variables = traced_forward(self.lesson)[2]
         backward = Recorded(self.backward)
         self.lesson.apply(backward.function, self.arguments())
         numbers = sum(each.value.size for each in variables)
-        of_variables = {f"d{each.name}" for each in variables if not each.constant}
-        of_inputs = {each for name in self.inputs for each in gradient_names(name)}
-        gradients = {}
-        helpers = {}
+        names = {f"d{each.name}" for each in variables if not each.constant}
+        names = names.union(*map(gradient_names, self.inputs))
+        gradients, helpers = {}, {}
         for each in backward.record:
             each.name = self.spelling.get(each.name, each.name)
             if each.name != self.lesson.upstream or self.name == "gpt":
-                kind = gradients if each.name in of_variables | of_inputs else helpers
+                kind = gradients if each.name in names else helpers
                 kind.setdefault(each.name, []).append(each.value)
         for each in variables:
             if each.name in self.lesson.skipped and each.value.size * numbers < MOST:
-                with np.errstate(invalid="ignore"):         # the variance of one channel is 0, and a step below is NaN
+                # The variance of one channel is 0, and a step below is NaN.
+                with np.errstate(invalid="ignore"):
                     measured = intermediate_gradient(self.lesson, each, self.dy)
                 if np.isfinite(measured).all():
                     gradients[f"d{each.name}"] = [measured]
@@ -119,8 +131,8 @@ class Case:
     def show(self):
         """Return the inputs, dy and their gradients, which a notebook shows as pictures."""
         known = {**self.inputs, self.lesson.upstream: self.dy, **self.results}
-        return Arrays({name: array for name, array in known.items()
-                       if "." not in name and isinstance(array, np.ndarray)})
+        arrays = {name: array for name, array in known.items() if isinstance(array, np.ndarray)}
+        return Arrays({name: array for name, array in arrays.items() if "." not in name})
 
     @functools.cached_property
     def known(self):

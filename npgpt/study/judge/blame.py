@@ -18,60 +18,60 @@ from npgpt.study.judge.report import Line
 from npgpt.study.judge.shapes import CLOSE, clash, mistake_in_numbers
 
 UNKNOWN = Finding("unknown")
-NEAR = 1e-8         # relative error of a gradient that is verified: float32 is seen
+NEAR = 1e-8  # relative error of a gradient that is verified: float32 is seen
 
 
 class Blame:
     """The explanation of a wrong `Judgement`.
 
+    suspects: None if the lines of the backward cannot be followed
     given: the lines that are the package's
     others: line of a loop or condition that the package does not have -> all its lines
-    own: line of a wrong gradient -> the lines that its mistake can be in
+    own: line of a wrong gradient -> the lines that can hold its mistake
     """
 
     def __init__(self, judgement):
         self.judgement, self.case = judgement, judgement.case
-        self.lesson = judgement.solution.lesson
+        self.source, self.values = judgement.source, judgement.values
+        self.lesson, tree = judgement.solution.lesson, judgement.solution.tree
+        self.package = statements(backward_tree(self.lesson))
         self.given, self.suspects, self.statements = {*judgement.to_do}, None, []
-        self.others = {}
-        if judgement.source:
-            package = {*map(ast.unparse, statements(backward_tree(self.lesson)))}
-            self.statements = statements(judgement.solution.tree)
-            self.given |= {each.lineno for each in self.statements if ast.unparse(each) in package}
-            theirs = {*map(header, ast.walk(backward_tree(self.lesson)))}
-            for node in ast.walk(judgement.solution.tree):
-                if header(node) not in theirs:
-                    self.others[node.lineno] = {*range(node.lineno, node.end_lineno + 1)}
-                    self.given -= self.others[node.lineno]
-            made = [*map(self.checked, judgement.lines), *self.helpers()]
-            returned = zip(judgement.lesson.results, judgement.source.returned, strict=False)
-            self.suspects = Suspects(
-                judgement.solution.tree,
-                judgement.spelling,
-                made,
-                self.case.known,
-                judgement.outcome.last,
-                {f"d{name}": code for name, code in returned},
-            )
+        self.others, self.own = {}, {}
+        if not self.source:
+            return
+        self.statements = statements(tree)
+        package = {*map(ast.unparse, self.package)}
+        self.given |= {each.lineno for each in self.statements if ast.unparse(each) in package}
+        headers = {*map(header, ast.walk(backward_tree(self.lesson)))}
+        for node in ast.walk(tree):
+            if header(node) not in headers:
+                self.others[node.lineno] = {*range(node.lineno, node.end_lineno + 1)}
+                self.given -= self.others[node.lineno]
+        results = [f"d{name}" for name in judgement.lesson.results]
+        self.suspects = Suspects(
+            tree,
+            judgement.spelling,
+            [*map(self.checked, judgement.lines), *self.right_helpers()],
+            self.case.known,
+            judgement.outcome.last,
+            dict(zip(results, self.source.returned, strict=False)),
+        )
 
     def checked(self, line):
-        is_input = not line.name or any(
-            line.name in gradient_names(each) for each in self.case.inputs
-        )
-        is_right = (
-            line.verdict == OK
-            and compared(*self.judgement.values[line.name, line.line], NEAR) == OK
-        )
-        return Checked(line.name, line.line, OK if is_right else WRONG, is_input)
+        """Return a `Line` as the suspects need it: right only if it is not merely near."""
+        inputs = ["", *sum(map(gradient_names, self.case.inputs), [])]
+        is_right = line.verdict == OK
+        is_right = is_right and compared(*self.values[line.name, line.line], NEAR) == OK
+        return Checked(line.name, line.line, OK if is_right else WRONG, line.name in inputs)
 
-    def helpers(self):
-        """Return the lines that make right values of the package's names which have no gradient."""
-        unpacked = {each.lineno for each in self.statements if is_unpacked(each.value)}
-        right, wrong = set(), unpacked | {self.judgement.source.first}
+    def right_helpers(self):
+        """Return the lines that make right values of the package's names without a gradient."""
+        wrong = {each.lineno for each in self.statements if is_unpacked(each.value)}
+        right, wrong = set(), wrong | {self.source.first}
         for each in self.judgement.record:
             if true := self.case.helpers.get(each.name):
-                is_right = any(compared(each.value, value, NEAR) == OK for value in true)
-                (right if is_right else wrong).add(each.line)
+                verdicts = [compared(each.value, value, NEAR) for value in true]
+                (right if OK in verdicts else wrong).add(each.line)
         return [Checked("", line, OK) for line in right - wrong]
 
     def explained(self, others):
@@ -84,15 +84,17 @@ class Blame:
         first = min(wrong, key=lambda each: each.line, default=None)
         if first is None or not self.suspects:
             return lines, ""
-        if first.since and (found := NameSearch(self.judgement, others).found(first, self.given)):
-            if found[0] in (None, first.line) and first.name:
-                first.mistakes = [found[2]]
-                if found[2].operands[:1] == ["return"]:
-                    first.until = self.judgement.last_return
-            else:
-                first = self.placed(Line(found[1], found[0], WRONG, [found[2]]), [])
+        named = NameSearch(self.judgement, others).found(first, self.given) if first.since else None
+        if named:
+            line, name, mistake = named
+            if line not in (None, first.line) or not first.name:
+                first = self.placed(Line(name, line, WRONG, [mistake]), [])
                 lines = self.blamed([first])
-        for each in lines:          # what is said of one gradient in a line is enough
+            else:
+                first.mistakes = [mistake]
+                if mistake.operands[:1] == ["return"]:
+                    first.until = self.judgement.last_return
+        for each in lines:  # what is said of one gradient in a line is enough
             if each is not first and each.line == first.line and each.mistakes == [UNKNOWN]:
                 each.mistakes = []
         key = self.key_at(first)
@@ -108,106 +110,98 @@ class Blame:
         causes: wrong lines that are known.
         """
         self.own = {each.line: {each.line} for each in causes}
-        causes, lines = [*causes], [each for each in self.judgement.lines if each.verdict == OK]
-        wrong = [each for each in self.judgement.lines if each.verdict == WRONG]
+        judged = self.judgement.lines
+        causes, lines = [*causes], [each for each in judged if each.verdict == OK]
+        wrong = [each for each in judged if each.verdict == WRONG]
         for line in [*self.judgement.faults, *sorted(wrong, key=lambda each: each.line or 0)]:
-            if (line.name, line.line) not in [(each.name, each.line) for each in causes]:
+            if line.place not in [each.place for each in causes]:
                 found = self.placed(line, causes)
                 if found.verdict == WRONG:
                     causes.append(self.shown(found, line))
                 else:
                     lines.append(found)
-        places = [(each.name, each.line) for each in causes]
-        return [*causes, *(each for each in lines if (each.name, each.line) not in places)]
+        places = [each.place for each in causes]
+        return [*causes, *(each for each in lines if each.place not in places)]
 
     def placed(self, each, causes):
         """Return a wrong line with the lines of its mistake, or with what it follows from."""
-        is_raised = not each.name and each.evidence[0].kind == "raised"
-        if not self.suspects or each.line is None or not each.name and not is_raised:
+        if not self.suspects or each.line is None or not each.name and not each.is_fault("raised"):
             return each
         found = self.suspects.of(self.checked(each))
-        own = {line for line in found if line not in self.given} or found
-        own |= {line for line, inner in self.others.items() if inner & own}
+        own = found - self.given or found
+        own = own.union(line for line, inner in self.others.items() if inner & own)
         for cause in causes if each.name else ():
+            if cause.line in (None, each.line):
+                continue
             # a write to an argument may explain everything
-            is_write = bool(cause.evidence) and cause.evidence[0].kind == "writes"
-            shares = not (own - {each.line}).isdisjoint(self.own.get(cause.line, ()))
-            if (
-                cause.line
-                and cause.line != each.line
-                and (is_write or shares or cause.line in found)
-            ):
-                kind = "follows" if is_write or cause.line in found else "shares"
-                follows = Finding(kind, [cause.name or "the mistake"], [cause.line])
-                return Line(each.name, each.line, FOLLOWS, [follows])
+            follows = cause.is_fault("writes") or cause.line in found
+            if follows or (own - {each.line}) & self.own.get(cause.line, set()):
+                kind, name = "follows" if follows else "shares", cause.name or "the mistake"
+                return Line(each.name, each.line, FOLLOWS, [Finding(kind, [name], [cause.line])])
         at = each.line if each.line in own else max(own)
+        self.own[at] = own
+        made, last = (self.source.statement_at(line) for line in (at, max(own)))
         name = each.name
         if at != each.line:
-            statement = self.judgement.source.statement_at(at)
-            name = statement.targets[0] if statement and statement.targets else ""
-        self.own[at] = own
-        last = self.judgement.source.statement_at(max(own))
+            name = made.targets[0] if made and made.targets else ""
         until = last.last if last else max(own)
         return dataclasses.replace(each, name=name, line=at, since=min(own), until=until)
 
     def key_at(self, first):
         """Return the key of the package's line that a wrong line stands for, or ""."""
-        keys = [key_of(each) for each in statements(backward_tree(self.lesson))]
-        mine = [key_of(each) for each in self.statements if each.lineno == first.line]
-        same = [
-            key
-            for key in keys
-            if {first.name, *gradient_names(first.name[1:])} & {*key.split(", ")}
-        ]
-        return next((key for key in [*mine, *same] if key in keys), "")
+        keys = [*map(key_of, self.package)]
+        found = [key_of(each) for each in self.statements if each.lineno == first.line]
+        names = {first.name, *gradient_names(first.name[1:])}
+        found += [key for key in keys if names & {*key.split(", ")}]
+        return next((key for key in found if key in keys), "")
 
     def shown(self, line, judged):
         """Return a wrong line with what shows its mistake, and what the numbers prove.
 
-        judged: as it was at first.
+        judged: the line as it was at first.
         """
-        value, true = self.judgement.values.get((judged.name, judged.line), (None, None))
         if not judged.name:
             return self.with_clash(line, judged)
+        value, true = self.values.get(judged.place, (None, None))
         if value is None or true is None:
             return dataclasses.replace(line, mistakes=[UNKNOWN])
-        found = []
         if np.shape(value) != np.shape(true):
-            found = [Finding("shape", [f"{np.shape(value)}", f"{np.shape(true)}"])]
+            found = Finding("shape", [f"{np.shape(value)}", f"{np.shape(true)}"])
         elif np.isfinite(value).all():
-            found = [self.worst(judged.name, value, true)]
-        elif begun := self.not_finite():
-            found = [begun]
-        mistake = mistake_in_numbers(value, true) or UNKNOWN
-        return dataclasses.replace(line, evidence=found, mistakes=[mistake] * bool(self.suspects))
+            found = self.worst(judged.name, value, true)
+        else:
+            found = self.not_finite()
+        mistakes = [mistake_in_numbers(value, true) or UNKNOWN] * bool(self.suspects)
+        return dataclasses.replace(line, evidence=[found] * bool(found), mistakes=mistakes)
 
     def with_clash(self, line, judged):
         """Return an error with the shapes that do not fit, its cause, and the line that fails."""
-        names, what, why = self.judgement.outcome.names, judged.evidence, None
-        raising = [
-            each for each in self.statements if each.lineno <= (judged.line or 0) <= each.end_lineno
-        ]
+        at, evidence, mistakes = judged.line, judged.evidence, []
+        said, names = str(evidence[0]), self.judgement.outcome.names
+        raising = [each for each in self.statements if each.lineno <= (at or 0) <= each.end_lineno]
         if names and raising:
-            why = why_raised(str(what[0]), raising[0], names, self.statements, self.lesson)
-            what = [found] if (found := clash(raising[0], names, str(what[0]))) else what
-        if line.line != judged.line:
-            return dataclasses.replace(
-                line, evidence=[Finding("fails", [str(what[0])], [judged.line])])
-        return dataclasses.replace(line, evidence=what, mistakes=[why] if why else [])
+            why = why_raised(said, raising[0], names, self.statements, self.lesson)
+            found = clash(raising[0], names, said)
+            evidence, mistakes = [found] if found else evidence, [why] if why else []
+        if line.line != at:
+            return dataclasses.replace(line, evidence=[Finding("fails", [str(evidence[0])], [at])])
+        return dataclasses.replace(line, evidence=evidence, mistakes=mistakes)
 
     def worst(self, name, given, true):
         """Return a `Finding` of the worst value of a gradient, beside the central difference."""
+        lesson, dy, is_input = self.case.lesson, self.case.dy, name in self.case.results
         at = np.unravel_index(np.abs(given - true).argmax(), np.shape(true))
         place = f"{name}[{', '.join(map(str, at))}]" if at else name
-        found = [each for each in traced_forward(self.case.lesson)[2] if each.name == name[1:]]
-        if self.case.setting.single or name not in self.case.results and len(found) != 1:
+        found = [each for each in traced_forward(lesson)[2] if each.name == name[1:]]
+        if self.case.setting.single or not is_input and len(found) != 1:
             return Finding("worst of several", [place, *distinct(given[at], true[at])])
-        if name in self.case.results:
-            difference = float(input_gradient(self.case.lesson, name[1:], self.case.dy, at))
+        if is_input:
+            difference = float(input_gradient(lesson, name[1:], dy, at))
         else:
-            difference = float(intermediate_gradient(self.case.lesson, found[0], self.case.dy, at))
-        is_seen = abs(difference) > CLOSE * np.abs(true).max()
-        ratio = f", ratio {distinct(given[at] / difference, 1.0)[0]}" if is_seen else ""
+            difference = float(intermediate_gradient(lesson, found[0], dy, at))
+        ratio = ""
+        if abs(difference) > CLOSE * max(np.abs(true).max(), abs(given[at])):
+            ratio = f", ratio {distinct(given[at] / difference, 1.0)[0]}"
         return Finding("worst", [place, *distinct(given[at], difference), ratio])
 
     def not_finite(self):
@@ -217,11 +211,10 @@ class Blame:
         """
         known = self.case.gradients | self.case.helpers
         for each in self.judgement.record:
-            bad = np.isnan(each.value) if each.name not in known else ~np.isfinite(each.value)
-            if bad.any() and each.line != self.judgement.source.first:
-                return Finding(
-                    "begins", [f"line {each.line}: {each.name}", f"{each.value[bad].flat[0]}"]
-                )
+            bad = ~np.isfinite(each.value) if each.name in known else np.isnan(each.value)
+            if bad.any() and each.line != self.source.first:
+                begin = f"line {each.line}: {each.name}"
+                return Finding("begins", [begin, f"{each.value[bad].flat[0]}"])
         return None
 
 

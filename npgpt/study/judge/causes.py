@@ -13,9 +13,18 @@ from npgpt.study.judge.shapes import clash, value_of
 
 # what torch calls otherwise, and what is a function in NumPy
 METHODS = {
-    "t": ".T", "permute": ".transpose(…)", "unsqueeze": "[..., None]", "matmul": "@", "mm": "@",
-    "bmm": "@", "exp": "np.exp(…)", "log": "np.log(…)", "sqrt": "np.sqrt(…)", "sin": "np.sin(…)",
-    "cos": "np.cos(…)", "tanh": "np.tanh(…)",
+    "t": ".T",
+    "permute": ".transpose(…)",
+    "unsqueeze": "[..., None]",
+    "matmul": "@",
+    "mm": "@",
+    "bmm": "@",
+    "exp": "np.exp(…)",
+    "log": "np.log(…)",
+    "sqrt": "np.sqrt(…)",
+    "sin": "np.sin(…)",
+    "cos": "np.cos(…)",
+    "tanh": "np.tanh(…)",
 }
 KEYWORDS = {"dim": "axis", "keepdim": "keepdims"}
 NUMBERS = {3: "three", 4: "four", 5: "five"}
@@ -31,7 +40,8 @@ def why_raised(raised, node, names, mine, lesson):
         said = of_name(found[1], node, names, mine, lesson)
     elif found := re.match(r"AttributeError: 'numpy\.\w+' object has no attribute '(\w+)'", raised):
         said = METHODS.get(found[1]) and (
-            f"an array has no `.{found[1]}`: NumPy writes `{METHODS[found[1]]}`")
+            f"an array has no `.{found[1]}`: NumPy writes `{METHODS[found[1]]}`"
+        )
     elif found := re.search(r"unexpected keyword argument '(\w+)'", raised):
         said = found[1] in KEYWORDS and f"NumPy writes `{KEYWORDS[found[1]]}`, not `{found[1]}`"
     elif "to unpack" in raised and "cache" in names_in(node):
@@ -63,8 +73,11 @@ def of_name(name, node, names, mine, lesson):
 
 def of_cache(node, lesson):
     """Say what the cache holds."""
-    held = [each.targets[0] for each in statements(backward_tree(lesson))
-            if isinstance(each, ast.Assign) and ast.unparse(each.value) == "cache"]
+    held = [
+        each.targets[0]
+        for each in statements(backward_tree(lesson))
+        if isinstance(each, ast.Assign) and ast.unparse(each.value) == "cache"
+    ]
     if ast.unparse(node.value) != "cache" or not held or not isinstance(held[0], ast.Tuple):
         return None
     return f"the cache holds {len(held[0].elts)} values: {ast.unparse(held[0]).strip('()')}"
@@ -77,19 +90,19 @@ def of_shapes(failing, names):
     operation = ast.parse(failing.operands[0], mode="eval").body
     pair = operation.left, operation.right
     a, b = (value_of(each, names) for each in pair)
-    for each in pair:
-        if flipped := whole_transpose(each, names):
-            return flipped
+    if flipped := whole_transpose(operation, names):
+        return flipped
     if isinstance(operation.op, ast.MatMult):
         if min(a.ndim, b.ndim) < 2 or a.shape[-1] == b.shape[-2]:
             return None
-        return (f"in `@` the last axis of the left array, here {a.shape[-1]}, and the last but one "
-                f"of the right array, here {b.shape[-2]}, must be equal")
-    for each, other in zip(pair, (b, a), strict=True):
-        if kept := with_axis(each, other, names):
-            return kept
-    if isinstance(operation.op, ast.Mult) and min(a.ndim, b.ndim) > 1 and {
-            *a.shape[-2:]} & {*b.shape[-2:]}:
+        return (
+            f"in `@` the last axis of the left array, here {a.shape[-1]}, and the last but one "
+            f"of the right array, here {b.shape[-2]}, must be equal"
+        )
+    if kept := with_axis(pair[0], b, names) or with_axis(pair[1], a, names):
+        return kept
+    shares_axis = {*a.shape[-2:]} & {*b.shape[-2:]}
+    if isinstance(operation.op, ast.Mult) and min(a.ndim, b.ndim) > 1 and shares_axis:
         return "`*` is elementwise, a matmul is `@`"
     return None
 
@@ -97,29 +110,31 @@ def of_shapes(failing, names):
 def whole_transpose(node, names):
     """Say that `.T` of more than two axes reverses them all, and what to write instead."""
     for each in ast.walk(node):
-        if isinstance(each, ast.Attribute) and each.attr == "T":
-            array = value_of(each.value, names)
-            if isinstance(array, np.ndarray) and array.ndim > 2:
-                rows = array.reshape(-1, array.shape[-1])
-                found = [name for name, value in names.items() if isinstance(value, np.ndarray)
-                         and value.shape == rows.shape and np.array_equal(value, rows)]
-                use = f"{found[0]}.T" if found else f"{ast.unparse(each.value)}.swapaxes(-1, -2)"
-                number = NUMBERS.get(array.ndim, array.ndim)
-                return f"`.T` reverses all {number} axes: use `{use}`"
+        array = value_of(each.value, names) if getattr(each, "attr", "") == "T" else None
+        if isinstance(array, np.ndarray) and array.ndim > 2:
+            rows = array.reshape(-1, array.shape[-1])
+            arrays = {
+                name: value
+                for name, value in names.items()
+                if getattr(value, "shape", 0) == rows.shape
+            }
+            found = [name for name, value in arrays.items() if np.array_equal(value, rows)]
+            use = f"{found[0]}.T" if found else f"{ast.unparse(each.value)}.swapaxes(-1, -2)"
+            return f"`.T` reverses all {NUMBERS.get(array.ndim, array.ndim)} axes: use `{use}`"
     return None
 
 
 def with_axis(node, other, names):
     """Say that a sum, mean or maximum would fit if it kept its axis."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-            and node.func.attr in ("sum", "mean", "max") and "keepdims" not in ast.unparse(node)):
+    code = ast.unparse(node)
+    method = getattr(getattr(node, "func", None), "attr", "")
+    if method not in ("sum", "mean", "max") or "keepdims" in code:
         return None
-    kept = ast.parse(f"{ast.unparse(node)[:-1]}, keepdims=True)", mode="eval").body
-    value = value_of(kept, names)
+    value = value_of(ast.parse(f"{code[:-1]}, keepdims=True)", mode="eval").body, names)
+    if isinstance(value, Exception):
+        return None
     try:
-        np.broadcast_shapes(np.shape(value), other.shape)
+        np.broadcast_shapes(value.shape, other.shape)
     except ValueError:
         return None
-    return None if isinstance(value, Exception) else (
-        f"`{ast.unparse(node)}` has lost an axis: with keepdims=True it has the shape "
-        f"{value.shape}")
+    return f"`{code}` has lost an axis: with keepdims=True it has the shape {value.shape}"

@@ -36,11 +36,11 @@ from npgpt.study.lessons.own_block import block_lesson
 from npgpt.study.lessons.own_find import run_file
 from npgpt.study.lessons.own_make import Missing, read_pair, usage
 
-TIME_LIMIT = 20.0           # seconds for a file, by default
-GRACE = 2.0                 # more of them, in which the process can say where it is
-MEMORY = 4 << 30            # bytes of address space, of which NumPy and BLAS take a quarter
-FILE_SIZE = 64 << 20        # bytes of a file that the code writes, of its output, and of an answer
-OUTPUT = 64 << 10           # bytes of what the learner's code prints that are shown
+TIME_LIMIT = 20.0  # seconds for a file, by default
+GRACE = 2.0  # more of them, in which the process can say where it is
+MEMORY = 4 << 30  # bytes of address space, of which NumPy and BLAS take a quarter
+FILE_SIZE = 64 << 20  # bytes of a file that the code writes, of its output, and of an answer
+OUTPUT = 64 << 10  # bytes of what the learner's code prints that are shown
 LATE = (
     "this has not ended within {:g} seconds: is there an endless loop, or a training that belongs "
     'below `if __name__ == "__main__":`? (--time-limit gives it longer)'
@@ -122,8 +122,14 @@ def run_process(request, seconds):
     environment = {**os.environ, "PYTHONPATH": folders, **one_thread}
     how = None
     with tempfile.TemporaryFile() as answers, tempfile.TemporaryFile() as output:
-        child = subprocess.Popen([sys.executable, *MAIN], env=environment, stdin=subprocess.PIPE,
-                                 stdout=answers, stderr=output, start_new_session=True)
+        child = subprocess.Popen(
+            [sys.executable, *MAIN],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=answers,
+            stderr=output,
+            start_new_session=True,
+        )
         try:
             child.communicate(request.encode(), seconds)
             code = child.returncode
@@ -138,7 +144,7 @@ def run_process(request, seconds):
             child.wait()
         answers.seek(0)
         output.seek(0)
-        *lines, _ = answers.read().split(b"\n")         # the last line is not whole
+        *lines, _ = answers.read().split(b"\n")  # the last line is not whole
         return how, lines, output.read(OUTPUT + 1)
 
 
@@ -154,21 +160,21 @@ def limit(seconds):
     """Limit the resources of this process, as far as the system can."""
     try:
         import resource
-    except ImportError:         # Windows
+    except ImportError:  # Windows
         return
     signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     # CPU: more than the parent allows
     limits = {"CPU": int(seconds) + 10, "AS": MEMORY, "FSIZE": FILE_SIZE, "CORE": 0}
     for name, most in limits.items():
-        with contextlib.suppress(ValueError, OSError):      # macOS may not limit memory
+        with contextlib.suppress(ValueError, OSError):  # macOS may not limit memory
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 
 def main():
     """The process: read a request, [action, seconds, path, …], and answer on standard output."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)           # what the learner's code prints goes to standard error
+    os.dup2(2, 1)  # what the learner's code prints goes to standard error
     action, seconds, path, *request = json.load(sys.stdin)
     limit(seconds)
 
@@ -180,13 +186,13 @@ def main():
             judge_exercise(path, *request, send)
         else:
             send(check_pairs(path, *request))
-    except BaseException as error:          # also SystemExit
+    except BaseException as error:  # also SystemExit
         said = LATE.format(seconds) if isinstance(error, Late) else None
         try:
             send(Answer(error=said_of(error, path, said)))
         except OSError:
-            signal.pause()          # the code closed all files: it is said when the time is over
-    os._exit(0)             # without the learner's threads and exit handlers
+            signal.pause()  # the code closed all files: it is said when the time is over
+    os._exit(0)  # without the learner's threads and exit handlers
 
 
 def said_of(error, path, said=None):
@@ -194,6 +200,8 @@ def said_of(error, path, said=None):
     text = one_line(error)
     if text.startswith(path):
         return text
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return f"{path}, line {error.lineno}: {error.msg}"
     line = raised_at(error, path)
     if line is None:
         return f"{path}: {said or text}"
@@ -230,7 +238,7 @@ def check_pairs(file, what, inputs):
 
     def check(name):
         if name == "block" and block:
-            lines, remark = best_check(block.at())
+            lines, _, remark = best_check(block.at())
             return Verified(lines, measured=remark)
         return check_own(read_pair(file, name, tuple(inputs)))
 

@@ -12,9 +12,8 @@ from npgpt.files import read_bytes
 from npgpt.study.exercises import exercise as exercises
 from npgpt.study.judge.child import run_child
 
-MACOSX = "__MACOSX"
-NOT_JUDGED = {MACOSX: "what macOS adds to an archive", ".ipynb": "a notebook: hand in a .py file",
-              ".zip": "an archive: unpack it"}
+MACOSX = "__MACOSX"  # what macOS adds to an archive
+NOT_JUDGED = {".ipynb": "a notebook: hand in a .py file", ".zip": "an archive: unpack it"}
 
 
 class Row(NamedTuple):
@@ -35,7 +34,7 @@ def grade(folder, seed, seconds):
     folder: holds a folder for each student, or the hand-ins of one; seed: of all random cases;
     seconds: for each file. Raises UserError without a hand-in.
     """
-    rows, files, others = read_class(Path(folder))      # all of them, before one of them runs
+    rows, files, others = read_class(Path(folder))  # all of them, before one of them runs
     for key, exercise in tqdm(files.items(), "grade", disable=HIDE_BARS):
         rows[key] = judged(rows[key], exercise, seed, seconds)
     return [*rows.values()], others
@@ -43,30 +42,27 @@ def grade(folder, seed, seconds):
 
 def read_class(folder):
     """Return (student, exercise) -> `Row`, to its `Exercise`, and a line on each other file."""
-    students = [one_line(each.name) for each in folder.glob("[!.]*/") if each.name[:2] != "__"]
+    students = [one_line(each.name) for each in folder.glob("[!.]*/") if each.name != MACOSX]
     rows, files, others = {}, {}, []
     for path in sorted(folder.rglob("*")):
-        *folders, name = parts = path.relative_to(folder).parts
-        is_hidden = MACOSX in folders or any(each.startswith(".") for each in parts)
-        if is_hidden or path.is_dir() and name != MACOSX:
+        place = path.relative_to(folder)
+        if path.is_dir() or any(each.startswith((".", MACOSX)) for each in place.parts):
             continue
-        shown = one_line(path.relative_to(folder))
+        *folders, _ = place.parts
         try:
             key = one_line([*folders, folder.resolve().name][0]), step_in(path).name
         except (UserError, OSError) as error:
-            others.append(f"{shown}: {reason(error, path)}")
+            others.append(f"{one_line(place)}: {reason(error, path)}")
             continue
         if students and not folders:
             raise UserError(f"{path} is beside the students' folders: move it away")
-        row = Row(*key)
-        if key in rows:
-            row = Row(*key, remarks=(f"handed in more than once: {shown} counts",))
+        remarks = [f"handed in more than once: {one_line(place)} counts"] * (key in rows)
         files.pop(key, None)
         try:
-            files[key] = exercises.read_exercise(path)
-            rows[key] = row._replace(remarks=(*row.remarks, *remarks_on(files[key])))
+            files[key] = exercise = exercises.read_exercise(path)
+            rows[key] = Row(*key, remarks=(*remarks, *remarks_on(exercise)))
         except UserError as error:
-            rows[key] = row._replace(verdict="error", mistake=reason(error, path))
+            rows[key] = Row(*key, "error", mistake=reason(error, path), remarks=(*remarks,))
     if not rows:
         raise UserError("; ".join([f"{folder}: no exercise was handed in", *others]))
     for student, name in itertools.product(students, {name for _, name in rows}):
@@ -102,7 +98,7 @@ def remarks_on(exercise):
 def judged(row, exercise, seed, seconds):
     """Return the `Row` of an exercise that was judged."""
     try:
-        with contextlib.redirect_stderr(io.StringIO()):     # what it prints
+        with contextlib.redirect_stderr(io.StringIO()):  # what it prints
             report = run_child(exercise, seconds, seed)
     except UserError as error:
         return row._replace(verdict="error", mistake=reason(error, exercise.path))

@@ -11,7 +11,7 @@ PREPARATION = (
     "It only prepares what the next lines need: the same numbers in another shape, or what the "
     "cache holds."
 )
-BESIDE = 5          # lines that are shown beside the learner's
+BESIDE = 5  # lines that are shown beside the learner's
 
 
 def next_hint(exercise, progress, seconds, report=None, seed=None):

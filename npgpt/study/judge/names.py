@@ -22,12 +22,15 @@ from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.judge.outcome import run_case
 from npgpt.study.judge.shapes import close, mistake_in_numbers, same
 
-SECONDS = 4.0       # for a name; then the report goes without it
+SECONDS = 4.0  # for a name; then the report goes without it
 
 
 class NameSearch:
-    """The search for the name of the first mistake of a `Judgement`. cases: in which it has to
-    hold.
+    """The search for the name of the first mistake of a `Judgement`.
+
+    cases: those in which the name must hold
+    ways: (walks in the cases, notes) of the exercise's backward, then of the other
+    mine: the learner's values in the cases
     """
 
     def __init__(self, judgement, cases):
@@ -35,7 +38,7 @@ class NameSearch:
         self.end = time.monotonic() + SECONDS
         lesson = self.case.lesson
         backwards = [judgement.solution.lesson.backward, lesson.backward, lesson.long_way]
-        self.ways = []      # (walks in the cases, notes) of the exercise's backward, then the other
+        self.ways = []
         for backward in dict.fromkeys(filter(None, [] if lesson.is_own else backwards)):
             way = dataclasses.replace(lesson, backward=backward)
             walks = [Walk(case, way) for case in cases]
@@ -43,51 +46,42 @@ class NameSearch:
         self.mine = [self.ran(case) for case in cases]
 
     def ran(self, case):
-        """Return (line, name) -> value of the learner's lines, (None, "dx") -> of the results, in a
-        case.
-        """
+        """Return (line, name) -> value of the learner's lines, (None, "dx") -> of the results."""
         outcome = run_case(self.judgement.solution, case, traced=True)
-        spelling = self.judgement.spelling
-        found = {
-            (each.line, spelling.get(each.name, each.name)): each.value for each in outcome.record
-        }
+        spelling, found = self.judgement.spelling, {}
+        for each in outcome.record:
+            found[each.line, spelling.get(each.name, each.name)] = each.value
         with contextlib.suppress(UserError, TypeError, AttributeError):  # no results of a backward
-            found |= {
-                (None, name): value for name, value in case.lesson.named(outcome.value).items()
-            }
+            for name, value in case.lesson.named(outcome.value).items():
+                found[None, name] = value
         return found
 
     def found(self, first, given):
-        """Return the line, the gradient and the `Finding` of the first mistake that has a name, or
-        None.
+        """Return (line, gradient, `Finding`) of the first mistake that has a name, or None.
 
         first: the first wrong `Line`; given: lines that are right. The line is None if only the
         results are those of the mistake.
         """
-        known = {
-            **self.case.gradients,
-            **{name: [true] for name, true in self.case.results.items()},
-        }
+        known, mine = dict(self.case.gradients), self.mine[0]
+        known |= {name: [true] for name, true in self.case.results.items()}
         is_right = same
-        if self.judgement.outcome.raised:       # else names of helpers and rows are free
+        if self.judgement.outcome.raised:  # else names of helpers and rows are free
             known, is_right = known | self.case.helpers, close
         filled = self.judgement.source.filled
-        last = {name: line for line, name in self.mine[0] if line and name not in filled}
-        places = [(line, name, (line, name)) for name, line in last.items()
-                  if first.since <= line <= first.until and line not in given]
-        places += [(first.line, first.name, (None, first.name))] * (
-            (None, first.name) in self.mine[0]
-        )
+        last = {name: line for line, name in mine if line and name not in filled}
+        places = [
+            (line, name, (line, name))
+            for name, line in last.items()
+            if first.since <= line <= first.until and line not in given
+        ]
+        if (None, first.name) in mine:
+            places.append((first.line, first.name, (None, first.name)))
         for line, name, at in sorted(places, key=lambda each: each[0]):
-            value, true = self.mine[0][at], known.get(name, ())
-            if (
-                len(true) == 1
-                and is_floating(value)
-                and is_floating(true[0])
-                and not is_right(value, true[0])
-                and (finding := self.of_value(at, name, value, true[0]))
-            ):
-                return line, name, finding
+            value, [true, *more] = mine[at], known.get(name) or [None]
+            can_differ = not more and is_floating(value) and is_floating(true)
+            if can_differ and not is_right(value, true):
+                if finding := self.of_value(at, name, value, true):
+                    return line, name, finding
         finding = self.of_results() if first.name else None
         return (None, first.name, finding) if finding else None
 
@@ -100,49 +94,45 @@ class NameSearch:
         for walks, edits, finding in self.tries(names):
             end = max(edits)
             [key, *_] = changed_names(walks[0].statements[end]) & names
-            if all(equal((walk.run(min(edits), edits, end + 1) or {}).get(key), mine.get(at))
-                   for walk, mine in zip(walks, self.mine, strict=True)):
+            if all(
+                equal((walk.run_edited(min(edits), edits, end + 1) or {}).get(key), mine.get(at))
+                for walk, mine in zip(walks, self.mine, strict=True)
+            ):
                 return finding
         return None
 
     def of_results(self):
-        """Return the `Finding` of a mistake in the package's backward that gives the learner's
-        results, or None.
-        """
-        if self.gives(self.ways[0][0][0], self.mine[0], {}) if self.ways else True:
-            return None             # but for rounding they are right
+        """Return the `Finding` of a mistake with which the package's results are these, or None."""
+        if not self.ways or self.gives(self.ways[0][0][0], self.mine[0], {}):
+            return None  # but for rounding they are right
         for walks, edits, finding in self.tries():
             if all(self.gives(*each, edits) for each in zip(walks, self.mine, strict=True)):
-                key, *_ = (
-                    key_of(walks[0].statements[max(edits)]).replace(RESULT, "return").split("\n")
-                )
-                return finding if finding.kind == "known" else Finding("as if", [key, str(finding)])
+                if finding.kind == "known":
+                    return finding
+                key = key_of(walks[0].statements[max(edits)]).replace(RESULT, "return")
+                return Finding("as if", [key.split("\n")[0], str(finding)])
         return None
 
     def gives(self, walk, mine, edits):
         """Return whether the package's backward with edits gives the learner's results."""
-        after = walk.run(min(edits, default=0), edits)
+        after = walk.run_edited(min(edits, default=0), edits)
         made = walk.lesson.named(after[RESULT]) if after else {}
         given = {name: mine.get((None, name)) for name in self.case.results}
         return bool(made) and all(equal(made.get(name), value) for name, value in given.items())
 
     def tries(self, names=None):
-        """Yield (walks, {number: statement}, finding) of mistakes: all, or those in lines for one
-        of the names.
+        """Yield (walks, {number: statement}, finding) of mistakes.
+
+        names: only mistakes in lines for one of these.
         """
         for walks, notes in self.ways:
             walk = walks[0]
-            wanted = [
-                i
-                for i, each in enumerate(walk.statements)
-                if not names or changed_names(each) & names
-            ]
             keys = [*map(key_of, walk.statements)]
+            changed = [*map(changed_names, walk.statements)]
+            wanted = [i for i, each in enumerate(changed) if not names or each & names]
             for text, message in itertools.chain(*(note.known for note in notes.values())):
-                statements = ast.parse(text).body
-                edits = {
-                    keys.index(key): each for each in statements if (key := key_of(each)) in keys
-                }
+                statements = {key_of(each): each for each in ast.parse(text).body}
+                edits = {keys.index(key): statements[key] for key in statements if key in keys}
                 if len(edits) == len(statements) and max(edits) in wanted:
                     yield walks, edits, Finding("known", [message])
             for i, _, _, sentence, new in mistakes(walk, wanted):

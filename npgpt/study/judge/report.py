@@ -10,11 +10,10 @@ from npgpt.study.gradcheck.verdicts import FOLLOWS, OK, WRONG
 
 @dataclasses.dataclass
 class Line:
-    """The check of a gradient, "dx", at a line of the learner's file (or None); without a name, an
-    error.
+    """The check of a gradient "dx", at a line of the learner's file or None.
 
-    evidence: what shows the mistakes
-    since, until: the lines that the mistake of a wrong gradient can be in
+    Without a name it is an error. evidence: what shows the mistakes. since, until: the lines that
+    can hold the mistake of a wrong gradient.
     """
 
     name: str
@@ -25,14 +24,31 @@ class Line:
     since: int | None = None
     until: int | None = None
 
+    @property
+    def place(self):
+        return self.name, self.line
+
+    def is_fault(self, kind):
+        """Return whether it is an error of a kind."""
+        return not self.name and self.evidence[0].kind == kind
+
+
+def fault(line, kind, *operands):
+    """Return the `Line` of an error."""
+    return Line("", line, WRONG, [], [Finding(kind, [*operands])])
+
 
 @dataclasses.dataclass(frozen=True)
 class Report:
     """The verdict on a backward.
 
-    case: in words, "" for the plain one; notes: remarks that do not affect the verdict; to_do: the lines that are still
-    `...`; results: the names of the returned gradients; key: of the package's line with the first mistake, or "";
-    count, seed: of the cases; record: the assignments of the learner's lines in the plain case.
+    case: in words, "" for the plain one
+    notes: remarks that do not affect the verdict
+    to_do: the lines that are still `...`
+    results: the names of the returned gradients
+    key: of the package's line with the first mistake, or ""
+    count, seed: of the cases
+    record: the assignments of the learner's lines in the plain case
     """
 
     case: str
@@ -44,11 +60,6 @@ class Report:
     count: int = 0
     seed: int = 0
     record: list[Assignment] = dataclasses.field(default_factory=list)
-
-    def with_error(self, kind, judgement):
-        """Return the report with an error of a kind at the last `return`."""
-        error = Line("", judgement.last_return, WRONG, [], [Finding(kind)])
-        return dataclasses.replace(self, lines=[*self.lines, error])
 
     @property
     def wrong(self) -> list[Line]:
@@ -73,10 +84,10 @@ class Report:
     @property
     def range(self) -> tuple[int, int] | None:
         """The first and the last of the lines that the first mistake can be in, or None."""
-        first = self.wrong[0] if self.wrong else None
-        return (
-            (first.since or first.line, first.until or first.line) if first and first.line else None
-        )
+        wrong = self.wrong[0] if self.wrong else None
+        if wrong is None or wrong.line is None:
+            return None
+        return wrong.since or wrong.line, wrong.until or wrong.line
 
     @property
     def is_measured(self) -> bool:
@@ -85,15 +96,19 @@ class Report:
 
 
 def report_text(report, title, with_mistakes=True) -> str:
-    """A `Report` as text, a line for each gradient. with_mistakes: say what the mistake is, not only where it is."""
+    """Return a `Report` as text, a line for each gradient.
+
+    with_mistakes: say what the mistake is, not only where it is.
+    """
     width, text = max([len(line.name) for line in report.lines], default=0) + 2, [title]
     blanks = [Line("...", line, "") for line in report.to_do]
     for each in sorted([*report.lines, *blanks], key=lambda each: each.line or 0):
-        line, name = f"line {each.line}" if each.line else "", each.name
+        line = f"line {each.line}" if each.line else ""
         verdict, mistakes = each.verdict, each.mistakes
         if verdict == FOLLOWS:
             verdict, mistakes = str(mistakes[0]), []
-        text.append(f"  {line:<9}{name:<{width if name and verdict else 0}}{verdict}")
+        name = each.name.ljust(width) if each.name and verdict else each.name
+        text.append(f"  {line:<9}{name}{verdict}")
         said = [*each.evidence, *(mistakes if with_mistakes else [])]
         text += [f"             {finding}" for finding in said]
     text += [f"  note: {note}" for note in report.notes]
@@ -101,19 +116,22 @@ def report_text(report, title, with_mistakes=True) -> str:
 
 
 def summary(report):
-    """The last line: right, wrong and where, or how much is still to be written."""
+    """Say in one line: right, wrong and where, or how much is still to be written."""
     if report.right:
-        return f"right: every gradient is the true one, in {report.count} cases (--seed {report.seed})"
-    if not report.sound:
-        since, until = report.range or (None, None)
-        where = f": the first wrong line is {since}" if since else ""
-        if since != until:
-            name = report.wrong[0].name
-            where = f": the mistake is in lines {since} to {until}" + (
-                f"; the first wrong gradient is {name}, line {report.first}" if name else "")
-        return f"wrong{in_case(report)}{where}"
-    missing = f"still to be written: line{'s' * (len(report.to_do) > 1)} {', '.join(map(str, report.to_do))}"
-    return missing if report.notes else f"right so far; {missing}"
+        return (
+            f"right: every gradient is the true one, in {report.count} cases (--seed {report.seed})"
+        )
+    if report.sound:
+        lines = ", ".join(map(str, report.to_do))
+        missing = f"still to be written: line{'s' * (len(report.to_do) > 1)} {lines}"
+        return missing if report.notes else f"right so far; {missing}"
+    since, until = report.range or (None, None)
+    where = f": the first wrong line is {since}" if since else ""
+    if since != until:
+        where = f": the mistake is in lines {since} to {until}"
+        if name := report.wrong[0].name:
+            where += f"; the first wrong gradient is {name}, line {report.first}"
+    return f"wrong{in_case(report)}{where}"
 
 
 def in_case(report):
@@ -125,11 +143,9 @@ def hunt_text(report, title):
     """Say of a bug hunt which results are wrong, but not in which line."""
     if report.right:
         return f"{title}: fixed; every gradient is right"
-    names = [
-        line.name
-        for line in report.lines
-        if line.verdict not in ("", OK) and line.name in report.results
-    ]
-    wrong = ", ".join(names) or "an intermediate, but no result"
-    return "\n".join([f"{title}: the bug is still there{in_case(report)}; wrong: {wrong}",
-                      *(f"  {each.evidence[0]}" for each in report.wrong if not each.name)])
+    failed = [line.name for line in report.lines if line.verdict not in ("", OK)]
+    wrong = ", ".join(name for name in failed if name in report.results)
+    wrong = wrong or "an intermediate, but no result"
+    text = [f"{title}: the bug is still there{in_case(report)}; wrong: {wrong}"]
+    text += [f"  {each.evidence[0]}" for each in report.wrong if not each.name]
+    return "\n".join(text)

@@ -1,4 +1,4 @@
-"""What is wrong with the shape or the numbers of a gradient, or with the two shapes of an operation."""
+"""What is wrong with a gradient's shape or numbers, or with the shapes of an operation."""
 
 import ast
 import itertools
@@ -12,8 +12,8 @@ from npgpt.study.gradcheck.check import compared, relative_error
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.gradcheck.verdicts import OK
 
-CLOSE = 1e-6        # relative error of a gradient that is recognised
-ROUNDED = 1e-3      # that of a constant with few digits
+CLOSE = 1e-6  # relative error of a gradient that is recognised
+ROUNDED = 1e-3  # that of a constant with few digits
 
 
 def close(a, b):
@@ -53,13 +53,14 @@ def mistake_in_numbers(given, true):
 def missing_step(given, true):
     """Return the step that is missing in a gradient of a wrong shape, as a `Finding`, or None."""
     extra = given.ndim - np.ndim(true)
-    if given.ndim < 6 and any(close(given.transpose(axes), true) for axes in itertools.permutations(range(given.ndim))):
+    orders = itertools.permutations(range(given.ndim)) if given.ndim < 6 else ()
+    if any(close(given.transpose(axes), true) for axes in orders):
         return Finding("axes order")
     if given.size == np.size(true) and close(given.reshape(np.shape(true)), true):
         if 1 in given.shape and extra > 0:
             return Finding("extra axis")
         return Finding("lost axis" if extra < 0 and 1 in np.shape(true) else "needs a reshape")
-    keep = extra == 0       # a sum that keeps its axis
+    keep = extra == 0  # a sum that keeps its axis
     for axes in itertools.combinations(range(max(given.ndim, np.ndim(true))), abs(extra) or 1):
         for kind, whole, part in (("summed over", true, given), ("sum missing", given, true)):
             if whole.ndim >= part.ndim and close(part, whole.sum(axis=axes, keepdims=keep)):
@@ -68,8 +69,7 @@ def missing_step(given, true):
 
 
 def factor_of(given, true):
-    """Return the number that every entry of a gradient is times the true one; 0.0 if there is none.
-    """
+    """Return the constant ratio of a gradient to the true one; 0.0 if it is not constant."""
     is_zero = np.abs(true) <= CLOSE * np.abs(true).max(initial=0.0)
     if (
         given.shape != true.shape
@@ -86,7 +86,7 @@ def factor_of(given, true):
 def value_of(node, names):
     """Return the value of an expression, or the exception that it raises."""
     try:
-        return eval(compile(ast.fix_missing_locations(ast.Expression(node)), "<part>", "eval"), dict(names))
+        return eval(ast.unparse(node), dict(names))
     except Exception as error:
         return error
 
@@ -104,6 +104,7 @@ def clash(statement, names, raised):
         if a is None or b is None:
             missing = node.left if a is None else node.right
             return Finding("is None", [ast.unparse(node), ast.unparse(missing)])
-        if isinstance(error, ValueError) and isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        are_arrays = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
+        if are_arrays and isinstance(error, ValueError):
             return Finding("clash", [ast.unparse(node), f"{a.shape}", f"{b.shape}"])
     return None

@@ -1,15 +1,15 @@
 """Lesson 0: four tiny pairs with all the rules of backpropagation that the layers need.
 
-They have the form of npgpt/layers: `x_forward` directly followed by `x_backward`, pure functions. The gradient of `v`
-is called `dv`, and a backward quotes each line of the forward that it undoes. N counts rows, C columns; `...` stands
-for any axes.
+They have the form of npgpt/layers: `x_forward` directly followed by `x_backward`, pure functions.
+The gradient of `v` is called `dv`, and a backward quotes each line of the forward that it undoes. N
+counts rows, C columns; `...` stands for any axes.
 """
 
 import numpy as np
 
 
 def chain_forward(x, a):
-    """Compute y = exp(sin(a x)), elementwise, in three elementary steps. x and a (...) -> y (...), cache."""
+    """Compute y = exp(sin(a x)), elementwise, in three steps. x and a (...) -> y (...), cache."""
     u = a * x                   # (...)
     v = np.sin(u)               # (...)
     y = np.exp(v)               # (...)
@@ -19,8 +19,8 @@ def chain_forward(x, a):
 def chain_backward(dy, cache):
     """Undo `chain_forward`: dy (...) -> dx (...), da (...).
 
-    The chain rule: each line multiplies the gradient of its result by its own derivative, from the last line to the
-    first.
+    The chain rule: each line multiplies the gradient of its result by its own derivative, from the
+    last line to the first.
     """
     x, a, u, y = cache
     # y = np.exp(v), and the derivative of exp is exp itself: y
@@ -71,7 +71,7 @@ def broadcast_forward(x, gain, bias):
 def broadcast_backward(dy, cache):
     """Undo `broadcast_forward`: dy (N, C) -> dx (N, C), dgain (N, 1), dbias (C,).
 
-    An entry that the forward broadcasts is used many times, so its gradient is the sum over all uses.
+    A broadcast entry is used many times, so its gradient is the sum over all uses.
     """
     x, gain = cache
     # y = product + bias
@@ -84,7 +84,7 @@ def broadcast_backward(dy, cache):
 
 
 def difference_forward(x, f, h):
-    """Compute y = f(x), elementwise, for any function f. x (...), h a small step, a Python float -> y (...), cache."""
+    """Compute y = f(x), elementwise, for any f. x (...), h a small step -> y (...), cache."""
     y = f(x)                    # (...)
     return y, (f, x, h)
 
@@ -92,8 +92,9 @@ def difference_forward(x, f, h):
 def difference_backward(dy, cache):
     """Undo `difference_forward`: dy (...) -> dx (...). f is unknown, but can be called.
 
-    Its derivative is measured by a central difference, as every gradient of npgpt is verified. The difference of
-    f(x + h) and f(x) would work too, but its error is of order h, that of the central difference of order h^2.
+    Its derivative is measured by a central difference, as every gradient of npgpt is verified. The
+    difference of f(x + h) and f(x) would work too, but its error is of order h, that of the central
+    difference of order h^2.
     """
     f, x, h = cache
     # y = f(x)

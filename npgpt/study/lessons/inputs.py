@@ -1,5 +1,5 @@
-"""What the inputs of other people's functions are: texts such as "N D", of `LESSON` or of --input,
-and arrays of them.
+"""Declare the inputs of users' functions with texts such as "N D", in `LESSON` or --input; draw
+arrays for them.
 
 LESSON = {"x": "N D", "w": "D 4H", "b": "4H",           # sizes by letters or numbers
           "y": "N: 0..C", "p": "N D: 0.1..0.9",         # integers below C, constant; a range
@@ -40,9 +40,9 @@ def is_shape(said):
 
 
 def input_of(text):
-    """Return (name, what is said of it) of an --input.
+    """Return (name, shape or value) of an --input.
 
-    "x=4,5", "n=4," and "y=4:0..9" are texts for `drawn`; "heads=2", "eps=1e-5", "mode='train'" are
+    "x=4,5", "n=4," and "y=4:0..9" are shapes for `drawn`; "heads=2", "eps=1e-5", "mode='train'" are
     values.
     """
     name, is_given, said = text.partition("=")
@@ -56,26 +56,16 @@ def input_of(text):
             pass
         text = sizes.replace(",", " ").strip() + colon + kind
         if SHAPE.fullmatch(text):
-            if colon or "," in said or " " in said.strip():
-                return name, text
-            return name, Text(text) if re.fullmatch("[a-z_]+", text) else Word(text)
+            is_word = re.fullmatch("[a-z_]+", said.strip())  # "train"; "n," is a shape
+            return name, Text(text) if is_word else text
     raise UserError(
         f"--input {text}: write x=4,5 for a shape, n=4, for that of one axis, y=4:0..9 for "
         "integers, heads=2 or mode='train' for a value"
     )
 
 
-def is_text(said):
-    """Return whether a string is a value: a `Word` may also be a shape."""
-    return isinstance(said, Text) and not isinstance(said, Word)
-
-
 class Text(str):
     """A string that is a value, not a shape."""
-
-
-class Word(Text):
-    """A word without quotes."""
 
 
 def is_sizes(said):
@@ -88,19 +78,6 @@ def is_sizes(said):
 def is_computed(name, source):
     """Return whether the gradient of a variable is among the names that the code assigns."""
     return any(each in source for each, variable in spellings((name,)).items() if variable == name)
-
-
-def as_shapes(said, source):
-    """Return a dict of inputs in which a whole number is a shape where the code computes its
-    gradient.
-
-    So `b=5` is a vector for a pair with a `db`, and `heads=2` the number. source: names that the
-    backward assigns.
-    """
-    return {
-        name: str(value) if type(value) is int and is_computed(name, source) else value
-        for name, value in said.items()
-    }
 
 
 def sizes_of(specs, seed):
@@ -118,9 +95,7 @@ def sizes_of(specs, seed):
 
 
 def drawn(spec, sizes, rng, spread=1.0):
-    """Return the array that a spec says: normal with standard deviation `spread`, or uniform in its
-    limits.
-    """
+    """Draw the array of a spec: normal with standard deviation `spread`, or uniform in limits."""
     letters, kind, limits = parts(spec)
     shape = shape_of(letters, sizes)
     if kind == "onehot":
@@ -133,7 +108,7 @@ def drawn(spec, sizes, rng, spread=1.0):
             raise UserError(f'"{spec}" has no numbers: the second one must be larger')
         array = np.asarray(rng.integers(*bounds, shape))
         if array.size > 1:
-            array.flat[-1] = array.flat[0]      # an index that occurs twice
+            array.flat[-1] = array.flat[0]  # an index that occurs twice
         return array
     if limits:
         return np.asarray(rng.uniform(*map(float, limits), shape))

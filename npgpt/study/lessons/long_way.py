@@ -1,10 +1,10 @@
-"""The long way of three backwards: a gradient for each line of the forward, also those that a fused gradient skips."""
+"""The long way of three backwards: a gradient for each line, also those that fused ones skip."""
 
 import numpy as np
 
 
 def layernorm_backward(dy, cache):
-    """Undo `layernorm_forward` line by line: dy (..., C) -> dx (..., C), dweight (C,), dbias (C,) or None."""
+    """Undo `layernorm_forward` line by line: dy (..., C) -> dx (..., C), dweight, dbias (C,)."""
     xhat, rstd, weight, has_bias = cache
     C = xhat.shape[-1]
     centred = xhat / rstd                                               # (..., C) not in the cache
@@ -29,7 +29,7 @@ def layernorm_backward(dy, cache):
 
 
 def cross_entropy_backward(dloss, cache):
-    """Undo `cross_entropy_forward` line by line: dloss (a number, 1.0 for training) -> dlogits (..., V).
+    """Undo `cross_entropy_forward` line by line: dloss (1.0 for training) -> dlogits (..., V).
 
     There is no dprobs: it is 0, because the loss does not read probs.
     """
@@ -47,13 +47,13 @@ def cross_entropy_backward(dloss, cache):
     # at_target = np.take_along_axis(shifted, column, axis=-1)
     # exps = np.exp(shifted)
     dshifted = dexps * exps + dat_target * (np.arange(exps.shape[-1]) == column)        # (..., V)
-    # shifted = logits - logits.max(axis=-1, keepdims=True): the maximum gets -dshifted.sum(axis=-1), which is 0
+    # shifted = logits - logits.max(axis=-1, keepdims=True): the maximum's gradient is 0
     dlogits = dshifted                                                  # (..., V)
     return dlogits
 
 
 def attention_backward(dmix, cache):
-    """Undo `attention_forward` line by line: dmix (B, H, T, D) -> dq (B, H, T, D), dk and dv (B, H, S, D)."""
+    """Undo `attention_forward` line by line: dmix, dq (B, H, T, D), dk, dv (B, H, S, D)."""
     q, k, v, scale, att, dropout_mask = cache
     # the largest of exps is exp(0) = 1, so that of att is 1 / total
     total = 1.0 / att.max(axis=-1, keepdims=True)                       # (B, H, T, 1)
@@ -70,10 +70,11 @@ def attention_backward(dmix, cache):
     # total = exps.sum(axis=-1, keepdims=True)
     dexps = datt / total + dtotal                                       # (B, H, T, S)
     # exps = np.exp(masked - largest)
-    dlargest = -(dexps * exps).sum(axis=-1, keepdims=True)              # (B, H, T, 1) 0, apart from rounding
+    dlargest = -(dexps * exps).sum(axis=-1, keepdims=True)              # (B, H, T, 1) nearly 0
     # exps = np.exp(masked - largest)
     # largest = masked.max(axis=-1, keepdims=True)
-    dmasked = dexps * exps + dlargest * (att == att.max(axis=-1, keepdims=True))        # (B, H, T, S)
+    is_largest = att == att.max(axis=-1, keepdims=True)                 # (B, H, T, S)
+    dmasked = dexps * exps + dlargest * is_largest                      # (B, H, T, S)
     # masked = scaled if mask is None else scaled + mask
     dscaled = dmasked                                                   # (B, H, T, S)
     # scaled = scores * scale

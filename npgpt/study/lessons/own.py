@@ -1,5 +1,5 @@
-"""Other people's forward and backward as a lesson: two functions, or the methods of a class,
-without a word of npgpt.
+"""A user's forward and backward as a lesson: two functions, or the methods of a class, that know
+nothing of npgpt.
 
 The forward's arguments are the inputs. Those of the backward are the upstream gradients, one for
 each result; what the forward takes or assigns under the same name; and the cache. An object is its
@@ -25,12 +25,8 @@ from npgpt.study.lessons.own_call import Call, Locals, Rest, is_number, kind_of,
 from npgpt.study.lessons.own_state import World, float_arrays, follow, parts_of, with_arrays
 from npgpt.study.lessons.setting import PLAIN
 
-GENERIC = (
-    "inputs",
-    "input",
-    "x",
-    "X",
-)  # what is called dinputs may be the gradient of the only input
+# What is called dinputs may be the gradient of the only input.
+GENERIC = "inputs input x X".split()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,8 +36,7 @@ class Pair(Lesson):
 
     what: how commands call it, with its constructor's arguments; layer: the object, or None;
     weights: its `Weight`s; given: the texts of --input; convert: what happens to its other arrays;
-    others: their `id`s and names; fixed: inputs that are not drawn; moved: the `id` of one of the
-    others, and a function of it; seed: of the arrays.
+    buffers: the names of the others; fixed: inputs that are not drawn; seed: of the arrays.
     """
 
     values: dict = dataclasses.field(default_factory=dict)
@@ -53,7 +48,6 @@ class Pair(Lesson):
     weights: tuple = ()
     buffers: tuple = ()
     fixed: dict = dataclasses.field(default_factory=dict)
-    moved: tuple = ()
     seed: int = 0
     convert: object = staticmethod(lambda array: array.astype(np.float64))
 
@@ -69,19 +63,15 @@ class Pair(Lesson):
         sizes = sizes_of(self.shapes.values(), setting.seed)
         inputs, constants = {}, {}
         for name, spec in self.shapes.items():
-            array = (
-                self.fixed[name] if name in self.fixed else drawn(spec, sizes, rng, setting.spread)
-            )
-            (
-                inputs
-                if array.dtype.kind == "f" and not spec.endswith(("constant", "onehot"))
-                else constants
-            )[name] = array
+            array = self.fixed.get(name)
+            if array is None:
+                array = drawn(spec, sizes, rng, setting.spread)
+            is_constant = array.dtype.kind != "f" or spec.endswith(("constant", "onehot"))
+            (constants if is_constant else inputs)[name] = array
         arrays = float_arrays(self.layer)
         for each in self.weights:
-            inputs[each.name] = rng.standard_normal(arrays[each.identity].shape) / max(
-                arrays[each.identity].ndim, 1
-            )
+            array = arrays[each.identity]
+            inputs[each.name] = rng.standard_normal(array.shape) / max(array.ndim, 1)
         return dataclasses.replace(self, inputs=inputs, constants=constants, seed=setting.seed)
 
     def mapped(self, function):
@@ -106,8 +96,7 @@ class Pair(Lesson):
 
     @property
     def has_upstream(self):
-        """Whether the backward takes a gradient; one that takes none is that of the result's sum.
-        """
+        """Whether the backward takes a gradient; without one it undoes the result's sum."""
         return not self.is_one_function and self.way.has_upstream
 
     def run_forward(self, inputs, forward=None):
@@ -117,10 +106,6 @@ class Pair(Lesson):
         if self.layer is not None:
             arrays = {key: self.convert(each) for key, each in float_arrays(self.layer).items()}
             arrays |= {each.identity: np.copy(inputs[each.name]) for each in self.weights}
-            arrays |= {
-                identity: move(arrays[identity])
-                for identity, move in [self.moved] * bool(self.moved)
-            }
             before = (with_arrays(self.layer, arrays),)
         called = Locals(forward or self.forward)
         # local variables cost time
@@ -140,16 +125,15 @@ class Pair(Lesson):
         arrays = inputs | self.constants
         found = {}
         for name in self.shapes:
-            root, *path = name.split(".")
+            *folders, leaf = name.split(".")
             place = found
-            for key in [root, *path][:-1]:
+            for key in folders:
                 place = place.setdefault(key, {})
-            place[[root, *path][-1]] = arrays[name]
-        taken = inspect.signature(self.forward).parameters
+            place[leaf] = arrays[name]
         found = {name: as_sequence(each) for name, each in found.items()}
-        return found | {
-            name: copy.deepcopy(value) for name, value in self.values.items() if name in taken
-        }
+        taken = inspect.signature(self.forward).parameters
+        values = {name: value for name, value in self.values.items() if name in taken}
+        return found | copy.deepcopy(values)
 
     def arguments(self, dy, cache):
         return self.way.arguments(dy, cache)
@@ -178,12 +162,12 @@ class Pair(Lesson):
             found[f"d{each.name}"] = found.get(f"d{each.name}") if value is None else value
         for kept in map(parts_of, before):
             left = [name for name in self.inputs if found.get(f"d{name}") is None]
-            for each in kept.keys() - self.inputs.keys() if left else ():
-                name = variable_of(each, left) or (
-                    len(left) == 1 and variable_of(each, GENERIC) and left[0]
-                )
-                if name and is_number(kept[each]):
-                    found[f"d{name}"] = kept[each]
+            for key in kept.keys() - self.inputs.keys() if left else ():
+                name = variable_of(key, left)
+                if not name and len(left) == 1 and variable_of(key, GENERIC):
+                    name = left[0]
+                if name and is_number(kept[key]):
+                    found[f"d{name}"] = kept[key]
         found = {
             f"d{name}": as_broadcast(found[f"d{name}"], np.shape(value))
             for name, value in self.inputs.items()
@@ -205,42 +189,41 @@ class Pair(Lesson):
         """Return the path in the object to the gradient of a weight; None if it is not kept in the
         object.
         """
-        found = next((each for each in self.weights if each.name == name), None)
-        if found and isinstance(found.gradient, float):     # changed by a step of that size
-            return found.path
-        return found.gradient if found and isinstance(found.gradient, tuple) else None
+        for each in self.weights:
+            if each.name == name and isinstance(each.gradient, float):
+                return each.path  # changed by a step of that size
+            if each.name == name and isinstance(each.gradient, tuple):
+                return each.gradient
+        return None
 
     def returned(self, result):
         """Return {"dx": gradient, …} of what a backward returned."""
-        leaves = leaves_of(result)
-        labels = labels_of(self.backward)
-        if self.is_one_function:        # after the loss
-            labels = {(path[0] - 1, *path[1:]): name for path, name in labels.items() if path}
-        found = {}
-        unnamed = []
-        for path, value in leaves:
+        found, unnamed = {}, {}  # path -> value
+        for path, value in leaves_of(result):
             keys = [key for key in path if isinstance(key, str)]
             variable = keys and self.variable(keys[-1])
             if variable:
                 found[f"d{variable}"] = value
             elif not keys:
-                unnamed.append((path, value))
+                unnamed[path] = value
         arguments = [name for name in self.order if f"d{name}" not in found]
         inputs = [name for name in arguments if name in self.inputs]
-        if len(unnamed) in (len(inputs), len(arguments)) and not self.is_one_function:
-            names = inputs if len(unnamed) == len(inputs) else arguments
-            found |= {f"d{name}": value for name, (_, value) in zip(names, unnamed, strict=True)}
-            return found
+        for names in (inputs, arguments) if not self.is_one_function else ():
+            if len(unnamed) == len(names):
+                gradients = map("d{}".format, names)
+                return found | dict(zip(gradients, unnamed.values(), strict=True))
+        labels = labels_of(self.backward)
+        if self.is_one_function:  # after the loss
+            labels = {(path[0] - 1, *path[1:]): name for path, name in labels.items() if path}
         rest = []
-        for path, value in unnamed:
+        for path, value in unnamed.items():
             variable = variable_of(labels.get(path, ""), self.inputs)
             if variable and f"d{variable}" not in found:
                 found[f"d{variable}"] = value
             else:
                 rest.append(value)
-        left = sorted(
-            (name for name in inputs if f"d{name}" not in found), key=lambda name: "." in name
-        )
+        left = [name for name in inputs if f"d{name}" not in found]
+        left.sort(key=lambda name: "." in name)
         if len(rest) == len(unnamed) and len(rest) in (1, len(left)):
             found |= {f"d{name}": value for name, value in zip(left, rest, strict=False)}
         return found
@@ -250,12 +233,10 @@ class Pair(Lesson):
         """The names of the inputs, and of the forward's other arguments, in the order in which the
         forward takes them.
         """
-        taken = [*inspect.signature(self.forward).parameters][self.layer is not None :]
-        of = {
-            name: [each for each in self.shapes if each.split(".")[0] == name] or [name]
-            for name in taken
-        }
-        return sum(of.values(), [])
+        found = []
+        for name in [*inspect.signature(self.forward).parameters][self.layer is not None :]:
+            found += [each for each in self.shapes if each.split(".")[0] == name] or [name]
+        return found
 
     def variable(self, key):
         """Return the input that a key of a dict of gradients stands for, or None."""
@@ -273,19 +254,17 @@ def as_broadcast(gradient, shape):
     (1, 5).
     """
     given = np.shape(gradient)
-    fits = (
-        given != shape
-        and np.size(gradient) == np.prod(shape, dtype=int)
-        and len(given) <= len(shape)
-    )
-    fits = fits and np.broadcast_shapes(given, shape) == shape
-    return np.reshape(gradient, shape) if fits else gradient
+    is_alike = given != shape and np.size(gradient) == np.prod(shape, dtype=int)
+    if is_alike and len(given) <= len(shape) and np.broadcast_shapes(given, shape) == shape:
+        return np.reshape(gradient, shape)
+    return gradient
 
 
 def as_sequence(value):
     """Return a dict with the keys "0", "1", … as a list; anything else as it is."""
-    is_list = isinstance(value, dict) and [*value] == [str(i) for i in range(len(value))]
-    return [*value.values()] if is_list else value
+    if isinstance(value, dict) and [*value] == [*map(str, range(len(value)))]:
+        return [*value.values()]
+    return value
 
 
 def leaves_of(result, path=()):

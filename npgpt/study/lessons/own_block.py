@@ -16,7 +16,7 @@ SIZES_OF_BLOCK = SIZES._replace(B=3, C=8, V=11, F=20)  # for blocks that need an
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OwnBlock(Lesson):
-    """The functions forward and backward of a file, with arrays for GPT-2's config and that block."""
+    """A file's forward and backward, with arrays for GPT-2's config and that block."""
 
     file: Path | None = None
 

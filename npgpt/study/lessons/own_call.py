@@ -1,4 +1,4 @@
-"""How the arguments of other people's backward follow from what their forward takes and returns.
+"""Find the arguments of a user's backward among what the forward takes, assigns and returns.
 
 A parameter of the backward is what the forward takes under its name, or an upstream gradient (`dy`,
 `grad_out`), or a cache: what else the forward returns, what it assigns under that name, its result
@@ -17,6 +17,7 @@ import numpy as np
 from npgpt.errors import UserError
 from npgpt.study.gradcheck.source import parsed, returned_value
 from npgpt.study.gradcheck.spelling import variable_of
+from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.lessons.lesson import as_tuple
 from npgpt.study.lessons.own_state import parts_of
 
@@ -24,17 +25,8 @@ UPSTREAM = re.compile(r"d|grad|delta|g_|.*(grad|diff|error|upstream)$", re.IGNOR
 CACHE = re.compile(r"cache|ctx|context|memory|saved", re.IGNORECASE)
 RATE = re.compile(r"lr|eta|alpha|step_?size|(learn(ing)?_?)?rate", re.IGNORECASE)
 RESULT = re.compile(r"(.*_)?(out(put)?|y|y_?hat|a|s|p|probs?|act(ivation)?s?|z|h)", re.IGNORECASE)
-RESULTS = (
-    "output",
-    "out",
-    "outputs",
-    "y",
-    "result",
-    "a",
-    "A",
-    "z",
-    "loss",
-)  # kept by a forward that returns nothing
+# Kept by a forward that returns nothing.
+RESULTS = "output out outputs y result a A z loss".split()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,78 +48,48 @@ class Call:
     """
 
     def __init__(self, forward, backward, values, is_method):
-        self.forward, self.backward, self.values, self.is_method = (
-            forward,
-            backward,
-            values,
-            is_method,
-        )
+        self.forward, self.backward = forward, backward
+        self.values, self.is_method = values, is_method
         self.parameters = [
             each
             for each in [*inspect.signature(backward).parameters.values()][is_method:]
             if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
         ]
         self.taken = [*inspect.signature(forward).parameters][is_method:]
-        free = [
-            each.name
-            for each in self.parameters
-            if each.default is each.empty
-            and each.name not in values
-            and (each.name not in self.taken or CACHE.search(each.name))
-            and not RATE.fullmatch(each.name)
-        ]
-        self.gradients = [name for name in free if UPSTREAM.match(name) and not CACHE.search(name)]
+        free = [each.name for each in self.parameters if self.is_free(each)]
+        gradients = [name for name in free if not CACHE.search(name)]
+        self.gradients = [name for name in gradients if UPSTREAM.match(name)] or gradients[:1]
         if not free and self.parameters and UPSTREAM.match(self.parameters[0].name):
             self.gradients = [self.parameters[0].name]  # backward(self, dout=1)
-        elif not self.gradients:
-            self.gradients = [name for name in free if not CACHE.search(name)][:1]
         self.caches = [name for name in free if name not in self.gradients]
         first = next((each for each in self.parameters if each.name in self.gradients), None)
         self.has_upstream = first is not None and first.default not in (1, 1.0)
+
+    def is_free(self, parameter):
+        """Return whether a parameter of the backward is a gradient or a cache."""
+        name = parameter.name
+        is_given = name in self.values or parameter.default is not parameter.empty
+        is_taken = name in self.taken and not CACHE.search(name)
+        return not is_given and not is_taken and not RATE.fullmatch(name)
 
     def split(self, result, before, arguments, local):
         """Return the result, or a tuple of them, and the `Rest`. arguments, local: of the forward,
         by name.
         """
-        caches, n = self.caches, len(self.gradients)
-        several = (
-            isinstance(result, tuple)
-            or isinstance(result, list)
-            and len(result) == n + len(caches) > 1
-        )
-        last = [label for path, label in labels_of(self.forward).items() if path == (n - 1,)]
-        is_cache = not caches and not self.is_method and not variable_of(
-            (self.gradients or [""])[-1], last
-        )
-        if several and n == len(result) > 1 and is_cache:
-            caches, n = self.gradients[-1:], n - 1
-        y, more = result, ()
-        if several and n == 0:
-            at = next(
-                (i for i, each in enumerate(result) if np.size(each) == 1 and is_number(each)), 0
-            )
-            y, more = result[at], (*result[:at], *result[at + 1 :])
-        elif several:
-            y, more = result[:n] if n > 1 else result[0], result[n:]
-        labels = {
-            label: result[path[0]]
-            for path, label in labels_of(self.forward).items()
-            if more and len(path) == 1
-        }
+        y, more, caches = self.result_and_caches(result)
+        labels = {}
         if len(more) == len(caches):
             labels = dict(zip(caches, more, strict=True))
+        elif more:
+            places = labels_of(self.forward).items()
+            labels = {label: result[path[0]] for path, label in places if len(path) == 1}
         there = arguments | local | labels
         known = arguments | self.values | {name: there[name] for name in caches if name in there}
         lost = [name for name in caches if name not in known]
         if len(lost) == 1 and more:
-            known[lost.pop()] = more
-        if len(lost) == 1:
-            unread = [
-                value
-                for name, value in arguments.items()
-                if is_number(value) and all(each.name != name for each in self.parameters)
-            ]
-            known[lost[0]] = y if RESULT.fullmatch(lost[0]) or not unread else unread[0]
+            known[lost[0]] = more
+        elif len(lost) == 1:
+            known[lost[0]] = self.result_or_input(lost[0], y, arguments)
         elif lost:
             raise UserError(
                 f"{self.forward.__name__} returned {kind_of(result)}, from which "
@@ -142,12 +104,37 @@ class Call:
                 f"{self.forward.__name__} returned {kind_of(y)}, where an array of floating "
                 "numbers is wanted"
             )
-        known |= {
-            each.name: 0.1 if each.default is each.empty else each.default
-            for each in self.parameters
-            if RATE.fullmatch(each.name) and each.name not in known
-        }
+        for each in self.parameters:
+            if RATE.fullmatch(each.name):
+                known.setdefault(each.name, 0.1 if each.default is each.empty else each.default)
         return y, Rest(before, known, local)
+
+    def result_and_caches(self, result):
+        """Return the result, or a tuple of them; what else a forward returns; the caches' names.
+
+        The last of the backward's gradients is a cache if the forward returns no array for it.
+        """
+        caches, n = self.caches, len(self.gradients)
+        is_list = isinstance(result, list) and len(result) == n + len(caches) > 1
+        if not isinstance(result, tuple) and not is_list:
+            return result, (), caches
+        if n == len(result) > 1 and not caches and not self.is_method:
+            last = labels_of(self.forward).get((n - 1,))
+            if not last or not variable_of(self.gradients[-1], [last]):
+                caches, n = self.gradients[-1:], n - 1
+        if n == 0:  # a loss
+            numbers = [i for i, each in enumerate(result) if np.size(each) == 1 and is_number(each)]
+            at = numbers[0] if numbers else 0
+            return result[at], (*result[:at], *result[at + 1 :]), caches
+        return result[:n] if n > 1 else result[0], result[n:], caches
+
+    def result_or_input(self, name, y, arguments):
+        """Return what a cache is that the forward does not return: its result, or its input."""
+        parameters = {each.name for each in self.parameters}
+        for argument, value in arguments.items():
+            if argument not in parameters and is_number(value) and not RESULT.fullmatch(name):
+                return value
+        return y
 
     @property
     def upstream(self):
@@ -157,17 +144,13 @@ class Call:
     def arguments(self, dy, cache):
         """Return the backward's arguments, in order."""
         gradients = iter(as_tuple(dy))
-        return [
-            *cache.before,
-            *(
-                cache.named[each.name]
-                if each.name in cache.named
-                else next(gradients)
-                if each.name in self.gradients
-                else each.default
-                for each in self.parameters
-            ),
-        ]
+        found = [*cache.before]
+        for each in self.parameters:
+            if each.name in cache.named:
+                found.append(cache.named[each.name])
+            else:
+                found.append(next(gradients) if each.name in self.gradients else each.default)
+        return found
 
 
 class Locals:
@@ -194,21 +177,16 @@ class Locals:
 
 def is_number(value):
     """Return whether a value is a floating array or number, also of mpmath."""
-    return (
-        isinstance(value, float)
-        or getattr(value, "dtype", np.dtype("U1")).kind in "fO"
-        or hasattr(value, "_mpf_")
-    )
+    return isinstance(value, float) or is_floating(value)
 
 
 def kind_of(result):
-    return (
-        f"{len(result)} results"
-        if isinstance(result, tuple | list)
-        else {"NoneType": "nothing", "ndarray": "an array"}.get(
-            type(result).__name__, f"a {type(result).__name__}"
-        )
-    )
+    """Return what a function returned, in words."""
+    if isinstance(result, tuple | list):
+        return f"{len(result)} results"
+    if isinstance(result, np.ndarray):
+        return "an array"
+    return "nothing" if result is None else f"a {type(result).__name__}"
 
 
 @functools.cache
@@ -216,13 +194,12 @@ def labels_of(function):
     """Return path -> name for the parts of what a function's last `return` returns."""
 
     def below(node, path):
-        if isinstance(node, ast.Tuple | ast.List):
-            return {
-                key: name
-                for i, each in enumerate(node.elts)
-                for key, name in below(each, (*path, i)).items()
-            }
-        return {path: ast.unparse(node).rpartition(".")[2]}
+        if not isinstance(node, ast.Tuple | ast.List):
+            return {path: ast.unparse(node).rpartition(".")[2]}
+        found = {}
+        for i, each in enumerate(node.elts):
+            found |= below(each, (*path, i))
+        return found
 
     value = returned_value(parsed(function))
     return below(value, ()) if value else {}

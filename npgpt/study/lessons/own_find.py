@@ -1,4 +1,4 @@
-"""Find forward and backward passes in other people's files: pairs of functions, classes, losses
+"""Find forward and backward passes in users' files: pairs of functions, classes, losses
 with their gradients.
 
 `x_forward` and `x_backward`, also with a word after it (`x_forward_naive`), `forward_x`, or x and
@@ -22,39 +22,15 @@ from npgpt.study.gradcheck.source import returned_value
 
 BACK = "backward", "bwd", "backprop", "bprop"
 WORD = re.compile(rf"(.*?)_?(forward|fwd|fprop|{'|'.join(BACK)})((?:_\w+)?)")
-FORWARDS = (
-    "forward",
-    "forward_pass",
-    "fprop",
-    "fwd",
-    "forward_prop",
-    "feed_forward",
-    "feedforward",
-    "_forward",
-    "__call__",
-    "calculate",
-    "compute",
-    "loss",
-    "propagate",
-    "forward_propagation",
-    "forward_propagate",
-)
-BACKWARDS = (
-    "backward",
-    "backward_pass",
-    "bprop",
-    "bwd",
-    "backprop",
-    "backward_prop",
-    "back_prop",
-    "_backward",
-    "back_propagation",
-    "backpropagation",
-    "backward_propagation",
-    "backward_propagate",
-    "gradient",
-    "grad",
-)
+FORWARDS = """
+forward forward_pass fprop fwd forward_prop feed_forward feedforward _forward
+__call__ calculate compute loss propagate forward_propagation forward_propagate
+""".split()
+BACKWARDS = """
+backward backward_pass bprop bwd backprop backward_prop back_prop _backward
+back_propagation backpropagation backward_propagation backward_propagate gradient
+grad
+""".split()
 DEEPER = 2  # folders above a package, for the relative imports of what it imports
 
 
@@ -94,41 +70,36 @@ def split_name(name):
 
 def passes_in(tree, names):
     """Return all `Found` in a file that has run."""
-    defined = {
-        node.name: node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    }
-    own = {
-        name: each
-        for name, each in names.items()
-        if isinstance(each, FunctionType | type)
-        and each.__module__ == names["__name__"]
-        and each.__name__ in defined
-    }
-    functions = {
-        name: split_name(name) for name, each in own.items() if isinstance(each, FunctionType)
-    }
+    nodes = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.ClassDef)]
+    defined = {node.name: node for node in nodes}
+    functions, classes = {}, {}
+    for name, each in names.items():
+        is_own = isinstance(each, FunctionType | type) and each.__name__ in defined
+        if is_own and each.__module__ == names["__name__"]:
+            (classes if isinstance(each, type) else functions)[name] = each
+    split = {name: split_name(name) for name in functions}
     found = []
-    for backward, (start, end, word) in functions.items():
-        fits = [
+    for backward, (start, end, word) in split.items():
+        forwards = [
             name
-            for name, (first, last, kind) in functions.items()
-            if kind not in BACK and word in BACK and first == start and (start or last == end)
+            for name, (first, last, kind) in split.items()
+            if kind not in BACK and first == start and (start or last == end)
         ]
-        for forward in sorted(fits, key=lambda name: functions[name][1] != end)[:1]:
-            is_used = any(each.forward == forward for each in found)
-            name = "".join(functions[backward if is_used else forward][:2]).strip("_")
+        if word in BACK and forwards:
+            forward = min(forwards, key=lambda name: split[name][1] != end)
+            is_taken = any(each.forward == forward for each in found)
+            name = "".join(split[backward if is_taken else forward][:2]).strip("_")
             found.append(Found(name or forward, forward, backward))
     pairs = {name for each in found for name in (each.forward, each.backward)}
-    found += [
-        Found(name, name, name)
-        for name in functions.keys() - pairs
-        if re.search(r"(^|_)loss(_|$)", name)
-        and isinstance(returned_value(defined[own[name].__name__]), ast.Tuple)
-    ]
-    methods = {name: methods_of(each) for name, each in own.items() if isinstance(each, type)}
-    return found + [Found(name, *each, own[name]) for name, each in methods.items() if all(each)]
+    for name in functions.keys() - pairs:
+        value = returned_value(defined[functions[name].__name__])
+        if re.search(r"(^|_)loss(_|$)", name) and isinstance(value, ast.Tuple):
+            found.append(Found(name, name, name))
+    for name, owner in classes.items():
+        methods = methods_of(owner)
+        if all(methods):
+            found.append(Found(name, *methods, owner))
+    return found
 
 
 def methods_of(owner):
@@ -158,24 +129,26 @@ def run_file(path):
 
 
 def import_folders(path, tree):
-    """Let a file import what is beside it, in its package, and in the folders above it; return its
+    """Let a file import modules beside it, in its package, and in the folders above it; return its
     package's name.
     """
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     level = max((getattr(node, "level", 0) for node in nodes), default=0)
-    wanted = {each.name for node in nodes if isinstance(node, ast.Import) for each in node.names}
-    wanted |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    modules = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            modules += [each.name for each in node.names]
     folders = path.resolve().parents
-    for name in wanted:
+    for name in {*modules}:
         first, *rest = name.split(".")
-        places = [folder.joinpath(first, *rest) for folder in folders]
-        there = [
-            folder
-            for folder, place in zip(folders, places, strict=True)
-            if place.is_dir() or place.with_suffix(".py").is_file()
-        ]
         if first not in {*sys.stdlib_module_names, "numpy", "scipy"}:
-            sys.path[:0] = map(str, there[:1])
+            places = {folder: folder.joinpath(first, *rest) for folder in folders}
+            there = [
+                str(folder)
+                for folder, place in places.items()
+                if place.is_dir() or place.with_suffix(".py").is_file()
+            ]
+            sys.path[:0] = there[:1]
     root = folders[0]
     package = []
     while (
@@ -191,7 +164,7 @@ def import_folders(path, tree):
         name = ".".join(package[: i + 1])
         try:
             importlib.import_module(name)
-        except Exception:  # the file may do without what fails there
+        except Exception:  # the file may not need what fails
             sys.modules[name] = ModuleType(name)
             sys.modules[name].__path__ = [str(root.joinpath(*package[: i + 1]))]
     return ".".join(package)

@@ -1,5 +1,5 @@
-"""Make a `Pair` of what other people wrote: by a text such as "Affine(W=6 5, b=5)", or of functions
-and objects.
+"""Make a `Pair` of a user's code: by a text such as "Affine(W=6 5, b=5)", or of functions and
+objects.
 """
 
 import ast
@@ -19,13 +19,12 @@ from npgpt.errors import UserError, describe, raised_at
 from npgpt.study.gradcheck.measure import upstream
 from npgpt.study.gradcheck.source import assigned_anywhere, read_source, returned_value
 from npgpt.study.lessons.inputs import (
-    as_shapes,
+    Text,
     drawn,
     input_of,
     is_computed,
     is_shape,
     is_sizes,
-    is_text,
     sizes_of,
 )
 from npgpt.study.lessons.own import Pair
@@ -40,37 +39,35 @@ VECTORS = re.compile(r"[wb][a-z]?\d?|gamma|beta|bias|weights?", re.IGNORECASE)
 
 
 class Missing(UserError):
-    """Nothing says what an input is."""
+    """An input has no shape and no value."""
 
 
 def chosen(path, what):
-    """Return the `Found` in a file that a text calls for, and the texts of its constructor's
-    arguments.
-    """
+    """Return the `Found` in a file that a text names, and the texts of its arguments."""
     names, found = run_file(path)
     two = what.split(" ")
-    if len(two) == 2 and all(isinstance(names.get(each), FunctionType) for each in two):
-        return Found(two[0], *two), []
     if len(two) == 2 and all(map(str.isidentifier, two)):
-        lost = next(each for each in two if not isinstance(names.get(each), FunctionType))
-        raise UserError(f"{path}: there is no function {lost}")
+        lost = [each for each in two if not isinstance(names.get(each), FunctionType)]
+        if lost:
+            raise UserError(f"{path}: there is no function {lost[0]}")
+        return Found(two[0], *two), []
     match = TARGET.fullmatch(what)
-    name, arguments, *methods = match.groups() if match else (what, "", None)
-    fits = [each for each in found if name in (each.name, each.forward)]
-    if methods[0] and isinstance(names.get(name), type):
-        fits = [Found(name, *methods, names[name])]
-    function = names.get(name)
-    if not fits and isinstance(function, FunctionType) and isinstance(
-            returned_value(tree_in_file(function.__code__)), ast.Tuple):
-        fits = [Found(name, name, name)]        # a loss and its gradients, by another name
-    if not fits:
+    name, arguments, *methods = match.groups() if match else (what, "", "")
+    named = names.get(name)
+    candidates = [each for each in found if name in (each.name, each.forward)]
+    if methods[0] and isinstance(named, type):
+        candidates = [Found(name, *methods, named)]
+    if not candidates and isinstance(named, FunctionType):
+        if isinstance(returned_value(tree_in_file(named.__code__)), ast.Tuple):
+            return Found(name, name, name), []  # a loss and its gradients, by another name
+    if not candidates:
+        there = ", ".join(each.name for each in found) or "none of them"
         raise UserError(
             f"{path}: there is no pair {name}_forward and {name}_backward, no class {name} with a "
-            f"forward and a backward, and no function {name} that returns a loss and its gradients; "
-            "it has "
-            f"{', '.join(each.name for each in found) or 'none of them'}"
+            f"forward and a backward, and no function {name} that returns a loss and its "
+            f"gradients; it has {there}"
         )
-    return fits[0], pieces(arguments or "")
+    return candidates[0], pieces(arguments or "")
 
 
 def pieces(text):
@@ -87,14 +84,9 @@ def constructed(path, found, texts, names):
 
     texts: the constructor's arguments as written; an array by its shape, "W=6 5".
     """
-    methods = [
-        each
-        for owner in found.owner.__mro__
-        for each in vars(owner).values()
-        if isinstance(each, FunctionType)
-    ]
-    trees = [tree for each in methods if (tree := tree_of(each.__code__))]  # a dataclass has others
-    computed = assigned_anywhere(ast.Module(trees, []))
+    members = sum(([*vars(owner).values()] for owner in found.owner.__mro__), [])
+    trees = [tree_of(each.__code__) for each in members if isinstance(each, FunctionType)]
+    computed = set().union(*map(assigned_anywhere, filter(None, trees)))
     arrays = {}
     rng = np.random.default_rng(0)
 
@@ -107,35 +99,22 @@ def constructed(path, found, texts, names):
     taken = [*inspect.signature(found.owner).parameters]
     for i, text in enumerate(texts):
         keyword, said = ARGUMENT.fullmatch(text).groups()
-        is_vector = (
-            keyword
-            and said.isdecimal()
-            and (VECTORS.fullmatch(keyword) or is_computed(keyword, computed))
-        )
-        if is_vector or is_shape(said) and not is_python(said):
-            said = f"__array__({keyword or ''.join(taken[i : i + 1])!r}, {said!r})"
+        name = keyword or "".join(taken[i : i + 1])
+        is_vector = VECTORS.fullmatch(keyword or "") or keyword and is_computed(keyword, computed)
+        if is_vector and said.isdecimal() or is_shape(said) and re.search("[ :]", said):
+            said = f"__array__({name!r}, {said!r})"
         arguments.append(f"{keyword}={said}" if keyword else said)
     if not texts and required(found.owner):
         raise Missing(f"{path}: what are its arguments, as in {usage(path, found)}?")
     World().reset()
+    names = names | {"__array__": array, "__owner__": found.owner}
     try:
-        return eval(
-            f"__owner__({', '.join(arguments)})",
-            names | {"__array__": array, "__owner__": found.owner},
-        ), arrays
+        return eval(f"__owner__({', '.join(arguments)})", names), arrays
     except Exception as error:
-        line = f", line {line}" if (line := raised_at(error, path)) else ""
-        raise UserError(
-            f"{path}{line}: {found.name}({', '.join(texts)}): {describe(error)}"
-        ) from None
-
-
-def is_python(text):
-    """Return whether a text is an expression."""
-    try:
-        return bool(ast.parse(text, mode="eval"))
-    except SyntaxError:
-        return False
+        line = raised_at(error, path)
+        at = f"{path}, line {line}" if line else path
+        call = f"{found.name}({', '.join(texts)})"
+        raise UserError(f"{at}: {call}: {describe(error)}") from None
 
 
 def required(function):
@@ -161,10 +140,9 @@ def usage(path, found):
 
 @functools.lru_cache
 def read_pair(path, what, given=()):
-    """Return the `Pair` of a file that a text calls for. given: texts of --input, such as "x=4,5".
+    """Return the `Pair` of a file that a text names. given: texts of --input, such as "x=4,5".
 
-    Raises UserError if there is none, or nothing says what an input is; and what its functions
-    raise.
+    Raises UserError if there is none, or an input has no shape; and what its functions raise.
     """
     found, texts = chosen(path, what)
     names, every = run_file(path)
@@ -172,16 +150,12 @@ def read_pair(path, what, given=()):
     lesson = names.get("LESSON", {})
     if not isinstance(lesson, dict):
         raise UserError(f"{path}: LESSON must be a dict such as {{'x': 'N D'}}")
-    others = {each.name for each in every if isinstance(lesson.get(each.name), dict)}
-    said = {name: each for name, each in lesson.items() if name not in others}
-    said |= lesson[found.name] if found.name in others else {}
+    of_pairs = {each.name for each in every if isinstance(lesson.get(each.name), dict)}
+    said = {name: each for name, each in lesson.items() if name not in of_pairs}
+    said |= lesson[found.name] if found.name in of_pairs else {}
     said |= dict(map(input_of, given))
-    known = {
-        name
-        for each in [found, *every]
-        for function in each.functions(names)
-        for name in inspect.signature(function).parameters
-    }
+    functions = sum((each.functions(names) for each in [found, *every]), [])
+    known = set().union(*(inspect.signature(each).parameters for each in functions))
     if unknown := [name for name in said if name not in known]:
         raise UserError(
             f"{path}: no forward has an argument {unknown[0]}: they have {', '.join(sorted(known))}"
@@ -208,33 +182,29 @@ def make_pair(forward, backward, layer, said, path="", arrays=None, constants=No
     said: argument -> shape, array or value; path: for messages; arrays: `id` -> name, of the
     layer's; constants: arguments without a gradient.
     """
-    trees = [tree_in_file(getattr(each, "__code__", None)) for each in (forward, backward)]
-    parameters = {**inspect.signature(backward).parameters, **inspect.signature(forward).parameters}
+    for each in (forward, backward):
+        tree = tree_in_file(getattr(each, "__code__", None))  # raises without its lines
+    computed = assigned_anywhere(tree)
+    taken = inspect.signature(forward).parameters
+    parameters = {**inspect.signature(backward).parameters, **taken}
+    defaults = {name: each.default for name, each in parameters.items()}
+    floats = {name: value for name, value in defaults.items() if type(value) is float}
+    said = {name: value for name, value in floats.items() if is_computed(name, computed)} | said
+    gradients = len(read_source(backward).returned) - (forward is backward)
+    is_one_each = gradients == sum(name in said for name in taken) > 1
     shapes, fixed, values = {}, {}, dict(constants or {})
-    computed = assigned_anywhere(trees[1])
-    taken = [*inspect.signature(forward).parameters]
-    numbers = {name for name in taken if type(said.get(name)) is int}
-    results = len(read_source(backward).returned) - (forward is backward)
-    if path and results == sum(name in said for name in taken) and results > 1:
-        said = {name: str(each) if name in numbers else each for name, each in said.items()}
-    said = {
-        name: each.default
-        for name, each in parameters.items()
-        if type(each.default) is float and is_computed(name, computed)
-    } | said
-    for name, value in (as_shapes(said, computed) if path else said).items():
-        inner = parts_of(value) if isinstance(value, dict | list | tuple) else None
-        if not inner or not all(is_float_array(each) or is_sizes(each) for each in inner.values()):
-            inner = None
-        default = parameters[name].default if name in parameters else None
-        for key, each in inner.items() if inner else [("", value)]:
-            key = f"{name}.{key}" if inner else name
+    for name, value in said.items():
+        has_gradient = is_computed(name, computed) or is_one_each and name in taken
+        if path and type(value) is int and has_gradient:
+            value = str(value)  # `b=5` is a vector, `heads=2` a number
+        for key, each in arrays_of(name, value).items():
             if type(each) is float and is_computed(name, computed):
                 each = np.array(each)
+            is_spec = isinstance(each, str) and not isinstance(each, Text)
             if is_float_array(each):
                 fixed[key] = each.astype(np.float64)
                 shapes[key] = " ".join(map(str, each.shape))
-            elif isinstance(each, str) and not is_text(each) and not isinstance(default, str):
+            elif is_spec and not isinstance(defaults.get(name), str):
                 if not is_shape(each):
                     raise UserError(
                         f'{path}: {name} is "{each}", which is no shape such as "N D" or "N: 0..9"'
@@ -243,18 +213,12 @@ def make_pair(forward, backward, layer, said, path="", arrays=None, constants=No
             elif name in parameters:
                 values[key] = each
     sizes = sizes_of(shapes.values(), 0)
-    values |= {
-        key: fixed.get(key, drawn(spec, sizes, np.random.default_rng(0)))
-        for key, spec in shapes.items()
-        if key.split(".")[0] not in taken and key in parameters  # of the backward alone
-    }
-    shapes = {key: shapes[key] for name in taken for key in shapes if key.split(".")[0] == name}
-    known = {key.split(".")[0] for key in shapes} | values.keys()
-    if missing := [name for name in required(forward) if name not in known]:
-        how = f"use --input {missing[0]}=4,5, or a dict LESSON (see npgpt gradcheck --help)"
-        how = how if path else f"give it, {missing[0]}=…"
-        raise Missing(f"{path or forward.__name__}: nothing says the shape of {missing[0]}: {how}")
-    world = World(forward, backward)
+    for key in parameters:
+        if key in shapes and key not in taken:  # of the backward alone
+            values[key] = fixed.get(key, drawn(shapes[key], sizes, np.random.default_rng(0)))
+    argument_of = {key: key.split(".")[0] for key in shapes}
+    shapes = {key: shapes[key] for name in taken for key in shapes if argument_of[key] == name}
+    check_known(forward, {*argument_of.values(), *values}, path)
     pair = Pair(
         "",
         forward,
@@ -264,10 +228,29 @@ def make_pair(forward, backward, layer, said, path="", arrays=None, constants=No
         fixed=fixed,
         file=path and Path(path),
         layer=layer,
-        world=world,
+        world=World(forward, backward),
         **fields,
     )
     return with_weights(pair, arrays or {})
+
+
+def check_known(forward, known, path):
+    """Raise `Missing` if an argument of a forward has no shape and no value."""
+    for name in required(forward):
+        if name not in known:
+            how = f"give it, {name}=…"
+            if path:
+                how = f"use --input {name}=4,5, or a dict LESSON (see npgpt gradcheck --help)"
+            raise Missing(f"{path or forward.__name__}: nothing says the shape of {name}: {how}")
+
+
+def arrays_of(name, value):
+    """Return {"params.W": …} for a dict or list of arrays or shapes, {name: value} otherwise."""
+    if isinstance(value, dict | list | tuple):
+        parts = parts_of(value)
+        if parts and all(is_float_array(each) or is_sizes(each) for each in parts.values()):
+            return {f"{name}.{key}": each for key, each in parts.items()}
+    return {name: value}
 
 
 def with_weights(pair, arrays):
@@ -277,8 +260,8 @@ def with_weights(pair, arrays):
     """
     if pair.layer is not None:
         weights, buffers = find_weights(pair.at(), arrays)
-        if not weights:             # perhaps the first forward makes them
-            with contextlib.suppress(Exception):        # it may run once only
+        if not weights:  # perhaps the first forward makes them
+            with contextlib.suppress(Exception):  # it may run once only
                 start = pair.at()
                 [layer] = start.run_forward(start.inputs)[1].before
                 later = dataclasses.replace(pair, layer=layer)

@@ -1,5 +1,4 @@
-"""The state of other people's code: arrays in objects, and what a run leaves behind in globals and
-generators.
+"""The state of users' code: arrays in objects, and what a run changes in globals and generators.
 
 A layer that is a class keeps its weights and its cache in `self`. Each forward gets a fresh copy of
 the object, in which the weights are the lesson's arrays.
@@ -17,9 +16,8 @@ import numpy as np
 from npgpt.errors import UserError, describe
 
 SEED = 7  # of NumPy's and Python's generators before each forward
-STANDARD = {*sys.stdlib_module_names, "numpy", "scipy", "mpmath"} - {
-    "types"
-}  # their objects are not looked into
+# Objects of these packages are not looked into.
+STANDARD = {*sys.stdlib_module_names, "numpy", "scipy", "mpmath"} - {"types"}
 PLAIN = int, float, complex, str, bytes, type, type(None), ModuleType, FunctionType, np.generic
 
 
@@ -33,10 +31,10 @@ def parts_of(value):
         return dict(enumerate(value))
     if isinstance(value, PLAIN) or type(value).__module__.split(".")[0] in STANDARD:
         return None
+    if hasattr(value, "__dict__"):
+        return vars(value)
     slots = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
-    return getattr(
-        value, "__dict__", {name: getattr(value, name) for name in slots if hasattr(value, name)}
-    )
+    return {name: getattr(value, name) for name in slots if hasattr(value, name)}
 
 
 def holders(value, path=(), seen=None):
@@ -52,8 +50,7 @@ def holders(value, path=(), seen=None):
 
 
 def follow(value, path):
-    """Return the part of a value at a path of attributes, keys and indexes; None if there is none.
-    """
+    """Return the part of a value at a path of attributes, keys and indexes, or None."""
     for key in path:
         value = (parts_of(value) or {}).get(key)
     return value
@@ -89,29 +86,23 @@ def globals_of(*functions):
     """Return the globals that functions read, and those that these read: functions, classes,
     objects of classes.
     """
-    found, left = {}, [*functions]
+    found, seen, left = {}, set(), [*functions]
     while left:
         value = left.pop()
         if isinstance(value, FunctionType):
+            there = value.__globals__
             codes = [value.__code__]
             for code in codes:
                 codes += filter(inspect.iscode, code.co_consts)
-                new = {
-                    name: value.__globals__[name]
-                    for name in code.co_names
-                    if name in value.__globals__
-                }
+                new = {name: there[name] for name in code.co_names if name in there}
                 left += [each for name, each in new.items() if name not in found]
                 found |= new
-        elif not isinstance(value, PLAIN) or isinstance(value, type):
-            owner = value if isinstance(value, type) else type(value)
-            left += [
-                each
-                for each in vars(owner).values()
-                if isinstance(each, FunctionType) and id(each) not in found
-            ]
-            found |= {id(each): None for each in vars(owner).values()}
-    return {name: value for name, value in found.items() if isinstance(name, str)}
+        elif isinstance(value, type) and value not in seen:
+            seen.add(value)
+            left += [each for each in vars(value).values() if isinstance(each, FunctionType)]
+        elif not isinstance(value, PLAIN):
+            left.append(type(value))
+    return found
 
 
 @contextlib.contextmanager
@@ -135,44 +126,34 @@ class World:
         self.saved = {}
         self.names = globals_of(*functions)
         for name, value in self.names.items():
-            if (
-                isinstance(value, int | float)
-                or not isinstance(value, PLAIN)
-                and not callable(value)
-            ):
-                try:
+            is_number = isinstance(value, int | float)
+            if is_number or not isinstance(value, PLAIN) and not callable(value):
+                with contextlib.suppress(Exception):  # what cannot be copied is not restored
                     saved = copy.deepcopy(value)
-                except Exception:  # what cannot be copied is not restored
-                    continue
-                if saved is not value or isinstance(value, int | float):  # a logger is its own copy
-                    self.saved[name] = saved
+                    if saved is not value or is_number:  # a logger is its own copy
+                        self.saved[name] = saved
 
     def reset(self, *functions):
         """Seed the generators, and let the globals be as they were when the file had run.
 
         functions: others whose globals these are.
         """
-        np.random.seed(SEED)        # noqa: NPY002  other people's code draws from it
+        np.random.seed(SEED)  # noqa: NPY002  users' code draws from it
         random.seed(SEED)
         for name, saved in self.saved.items():
-            if isinstance(saved, int | float):
-                for place in [*self.places, *(each.__globals__ for each in functions)]:
-                    place |= {name: saved} if name in place else {}
-            else:
+            if not isinstance(saved, int | float):
                 restore(self.names[name], saved)
+                continue
+            for place in [*self.places, *(each.__globals__ for each in functions)]:
+                if name in place:
+                    place[name] = saved
 
     def keep_changed(self):
-        """Forget the globals that have not changed since: what no run changes needs no restoring.
-        """
-        now = {
-            name: next((place[name] for place in self.places if name in place), None)
-            for name in self.saved
-        }
-        self.saved = {
-            name: saved
-            for name, saved in self.saved.items()
-            if content(saved) != content(now[name]) or is_generator(saved)
-        }
+        """Forget the globals that have not changed: they need no restoring."""
+        for name, saved in [*self.saved.items()]:
+            now = next((place[name] for place in self.places if name in place), None)
+            if content(saved) == content(now) and not is_generator(saved):
+                del self.saved[name]
 
 
 def is_generator(value):
@@ -202,20 +183,16 @@ def content(value):
     """Return what a value and all that it holds say, to be compared by ==."""
 
     def said(each):
-        return (
-            (each.dtype.str, each.shape, each.tobytes())
-            if isinstance(each, np.ndarray)
-            else type(each).__name__
-            if not isinstance(each, PLAIN)
-            else each
-            if isinstance(each, int | float | str)
-            else None
-        )
+        if isinstance(each, np.ndarray):
+            return each.dtype.str, each.shape, each.tobytes()
+        if not isinstance(each, PLAIN):
+            return type(each).__name__
+        return each if isinstance(each, int | float | str) else None
 
-    return [
-        said(value),
-        *([(str(key), said(each)) for key, each in parts.items()] for *_, parts in holders(value)),
-    ]
+    found = [said(value)]
+    for *_, parts in holders(value):
+        found.append([(str(key), said(each)) for key, each in parts.items()])
+    return found
 
 
 def same(one, other):

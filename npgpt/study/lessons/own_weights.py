@@ -13,12 +13,20 @@ import re
 import numpy as np
 
 from npgpt.errors import UserError
-from npgpt.study.gradcheck.measure import STEP, derivative, upstream, weighted_sum
+from npgpt.study.gradcheck.measure import STEP, derivative, output_of, run_once, upstream
 from npgpt.study.gradcheck.spelling import variable_of
+from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.lessons.own_call import RATE, Locals, labels_of
-from npgpt.study.lessons.own_state import follow, holders, is_float_array, parts_of, same
+from npgpt.study.lessons.own_state import (
+    follow,
+    holders,
+    is_float_array,
+    parts_of,
+    same,
+    with_arrays,
+)
 
-NAMELESS = ("data", "value", "val", "array", "params", "parameters", "weights", "_params", "p")
+NAMELESS = "data value val array params parameters weights _params p".split()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,66 +58,64 @@ def find_weights(pair, known):
 
     known: `id` -> name of arrays that its constructor was given.
     """
-    for (path, one), (other, array) in itertools.combinations(arrays_in(pair.layer), 2):
-        if one is not array and np.shares_memory(one, array):
-            both = f"{named(path[:-1], path[-1])} and {named(other[:-1], other[-1])}"
-            raise UserError(f"{both} share memory, which in a copy they do not: no verdict")
+    check_memory(pair.layer)
     y, rest = pair.run_forward(pair.inputs)
     [layer] = rest.before
-    names = {id(value): name for name, value in rest.local.items()}  # W, b = self.params
     before = {path: (array, array.tobytes()) for path, array in arrays_in(layer)}
     backward = Locals(pair.backward)
     backward(*pair.arguments(upstream(pair, y), rest))
-    made = {
-        path: array
-        for path, array in arrays_in(layer)
-        if path not in before or before[path][0] is not array or before[path][1] != array.tobytes()
-    }
-    made |= {name: value for name, value in backward.found.items() if is_gradient(value)}
+    made = {}  # place -> array
+    for path, array in arrays_in(layer):
+        old, content = before.get(path, (None, b""))
+        if old is not array or content != array.tobytes():
+            made[path] = array
+    made |= {name: value for name, value in backward.found.items() if is_floating(value)}
     made |= {f"return {label}": None for label in labels_of(pair.backward).values()}
-    rates = [*rest.named.items(), *(parts_of(layer) or {}).items()]
-    rates = [float(value) for name, value in rates if isinstance(value, int | float) and value
-             and RATE.fullmatch(str(name))]
-    rate = next(iter(rates), 0.0)
-    weights = []
-    others = []
+    rate = learning_rate([*rest.named.items(), *(parts_of(layer) or {}).items()])
+    names = {id(value): name for name, value in rest.local.items()}  # W, b = self.params
+    weights, others = {}, []
     for path, array in arrays_in(pair.layer):
-        if all(each.identity != id(array) for each in weights) and depends(pair, id(array)):
-            key = path[-1]
-            name = names.get(id(follow(layer, path)), key) if isinstance(key, int) else key
-            places = [place for place in made if is_gradient_of(layer, place, path, str(name))]
-            places.sort(
-                key=lambda place: place[-1] != key
-            )  # grads[0] of params[0], before other numbers
-            places += [rate] * bool(rate and path in made)
-            name = known.get(id(array)) or named(path[:-1], name)
-            if places:
-                fits = [
-                    Weight(name, id(array), path, None if made.get(place, rate) is None else place)
-                    for place in places
-                ]
-                right = (each for each in fits if len(fits) > 1 and agrees(pair, each, array))
-                weights.append(next(right, fits[0]))
-            else:
-                others.append(Weight(name, id(array), path, None))
-    taken = {each.gradient for each in weights}
-    left = [
-        place
-        for place in made
-        if isinstance(place, tuple)
-        and place not in taken
-        and (
-            re.match("d|.*grad", str(place[-1]), re.IGNORECASE)
-            or is_box(place[-2:-1] and place[-2])
-        )
-    ]
+        if id(array) in weights or not depends(pair, array):
+            continue
+        key = path[-1]
+        name = names.get(id(follow(layer, path)), key) if isinstance(key, int) else key
+        places = [place for place in made if is_gradient_of(layer, place, path, str(name))]
+        # grads[0] of params[0], before other numbers
+        places.sort(key=lambda place: place[-1] != key)
+        gradients = [None if made[place] is None else place for place in places]
+        gradients += [rate] * bool(rate and path in made)
+        weight = Weight(known.get(id(array)) or named(path[:-1], name), id(array), path, None)
+        found = [dataclasses.replace(weight, gradient=each) for each in gradients]
+        if found:
+            right = (each for each in found if len(found) > 1 and agrees(pair, each, array))
+            weights[id(array)] = next(right, found[0])
+        else:
+            others.append(weight)
+    taken = {each.gradient for each in weights.values()}
+    left = [place for place in made if place not in taken and is_gradient_place(place)]
     for each in [*others]:  # `weights` and `dW`: the only ones of a shape
         shape = follow(pair.layer, each.path).shape
         alike = [place for place in left if made[place].shape == shape]
         if len(alike) == 1 == sum(follow(pair.layer, one.path).shape == shape for one in others):
-            weights.append(dataclasses.replace(each, gradient=alike[0]))
+            weights[each.identity] = dataclasses.replace(each, gradient=alike[0])
             others.remove(each)
-    return unique(weights), tuple(dict.fromkeys(each.name for each in others))
+    return unique(weights.values()), tuple(dict.fromkeys(each.name for each in others))
+
+
+def check_memory(layer):
+    """Raise UserError if two arrays of an object share memory: in a copy they do not."""
+    for (path, one), (other, array) in itertools.combinations(arrays_in(layer), 2):
+        if one is not array and np.shares_memory(one, array):
+            both = f"{named(path[:-1], path[-1])} and {named(other[:-1], other[-1])}"
+            raise UserError(f"{both} share memory, which in a copy they do not: no verdict")
+
+
+def learning_rate(arguments):
+    """Return the first number in [(name, value), …] that is called like a learning rate, or 0."""
+    for name, value in arguments:
+        if isinstance(value, int | float) and value and RATE.fullmatch(str(name)):
+            return float(value)
+    return 0.0
 
 
 def arrays_in(value):
@@ -134,39 +140,35 @@ def is_gradient_of(layer, place, path, name):
         return isinstance(word, str) and variable_of(word, [name]) == name
 
     if isinstance(place, str):
-        is_near = (
-            len(above) == 0 or len(above) == 1 and (above[0] in NAMELESS or isinstance(key, int))
-        )
+        is_near = not above or len(above) == 1 and (above[0] in NAMELESS or isinstance(key, int))
         slots = parts_of(follow(layer, above)) or {}  # an attribute for it, that was left alone?
         return (
             is_near and is_called(place.removeprefix("return ")) and not any(map(is_called, slots))
         )
     *there, last = place
     if there == above:
-        return place != path and (
-            is_called(last) or key in NAMELESS and str(last).startswith("grad")
-        )
+        is_grad = key in NAMELESS and str(last).startswith("grad")
+        return place != path and (is_called(last) or is_grad)
+    if there == above[:-1] and is_called(last):
+        return True
     is_same = last == key or isinstance(last, int) and isinstance(key, int) or is_called(last)
-    others = [(a, b) for a, b in zip(there, above, strict=False) if a != b]
-    box = (
-        there[-1:]
-        if there[:-1] == above
-        else [
-            a
-            for a, b in others
-            if len(there) == len(above)
-            and len(others) == 1
-            and (is_box(a) or variable_of(str(a), [str(b)]))
-        ]
-    )
-    return (
-        is_same
-        and any(map(is_box, box))
-        or bool(box)
-        and last == key
-        and len(there) == len(above)
-        or (is_called(last) and there == above[:-1])
-    )
+    if there[:-1] == above:
+        return is_same and is_box(there[-1])
+    changed = [(a, b) for a, b in zip(there, above, strict=False) if a != b]
+    if len(there) != len(above) or len(changed) != 1:
+        return False
+    [(box, other)] = changed  # self.grads[0]["W"] beside self.params[0]["W"]
+    if is_box(box):
+        return is_same
+    return last == key and bool(variable_of(str(box), [str(other)]))
+
+
+def is_gradient_place(place):
+    """Return whether a path is called like that of a gradient."""
+    if not isinstance(place, tuple):
+        return False
+    is_named = re.match("d|.*grad", str(place[-1]), re.IGNORECASE)
+    return is_named or len(place) > 1 and is_box(place[-2])
 
 
 def is_box(word):
@@ -176,48 +178,36 @@ def is_box(word):
 
 def agrees(pair, weight, array):
     """Return whether what is called the gradient of a weight is right along a random direction."""
-    tried = dataclasses.replace(
-        pair, weights=(weight,), inputs=pair.inputs | {weight.name: array.astype(np.float64)}
-    )
-    y, rest = tried.run_forward(tried.inputs)
-    dy = upstream(tried, y)
+    inputs = pair.inputs | {weight.name: array.astype(np.float64)}
+    tried = dataclasses.replace(pair, weights=(weight,), inputs=inputs)
     direction = np.random.default_rng(0).standard_normal(array.shape)
-
-    def output(change):
-        return weighted_sum(
-            dy,
-            tried.run_forward(tried.inputs | {weight.name: tried.inputs[weight.name] + change})[0],
-        )
-
     try:
-        given = tried.run_backward(dy, rest)[f"d{weight.name}"]
-        true = derivative(output, direction, STEP)
-        return abs((given * direction).sum() - true) <= 1e-5 * abs(true)
+        _, dy, gradients = run_once(tried)
+        true = derivative(output_of(tried, weight.name, dy), direction, STEP)
+        return abs((gradients[f"d{weight.name}"] * direction).sum() - true) <= 1e-5 * abs(true)
     except Exception:  # of another shape, or none
         return False
 
 
-def depends(pair, identity):
+def depends(pair, array):
     """Return whether the forward's result depends on an array of the object."""
-    results = []
-    for moved in (), (identity, lambda array: array * 1.25 + 0.5):
-        try:
-            results.append(dataclasses.replace(pair, moved=moved).run_forward(pair.inputs)[0])
-        except Exception:
-            return False
-    return not same(*results)
-
-
-def is_gradient(value):
-    return isinstance(value, np.ndarray | np.floating) and value.dtype.kind == "f"
+    changed = with_arrays(pair.layer, {id(array): array * 1.25 + 0.5})
+    try:
+        result, _ = pair.run_forward(pair.inputs)
+        other, _ = dataclasses.replace(pair, layer=changed).run_forward(pair.inputs)
+    except Exception:
+        return False
+    return not same(result, other)
 
 
 def named(path, name):
     """Return the name of an array: "fc.W" for `self.fc.params["W"]`, "weight" for
     `self.weight.data`.
     """
-    words = [str(each) for each in (*path, name) if each not in NAMELESS]
-    words = [str(each) for each in (*path, name)] if "".join(words).isdecimal() else words
+    words = [str(each) for each in (*path, name)]
+    telling = [each for each in words if each not in NAMELESS]
+    if not "".join(telling).isdecimal():
+        words = telling
     return ".".join(words) or str(name)
 
 

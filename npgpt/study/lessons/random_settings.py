@@ -13,15 +13,30 @@ import random
 from npgpt.study.lessons.setting import IGNORED, PLAIN, Setting, Sizes
 
 # Switches of lessons -> the case in words if it is off.
-OFF = {"bias": "without biases", "dropout": "without dropout", "mask": "without a mask", "causal": "with another mask",
-       "tanh": "with the exact GELU", "ignored": "if every target counts",
-       "repeated": "if no token repeats"}
-DEALT = 4           # every combination of this many first switches occurs
-RANGES = {"B": (2, 5), "T": (2, 7), "H": (2, 4), "D": (2, 6), "V": (3, 19), "S": (2, 9), "F": (2, 17), "P": (2, 12)}
+OFF = {
+    "bias": "without biases",
+    "dropout": "without dropout",
+    "mask": "without a mask",
+    "causal": "with another mask",
+    "tanh": "with the exact GELU",
+    "ignored": "if every target counts",
+    "repeated": "if no token repeats",
+}
+DEALT = 4  # every combination of this many first switches occurs
+RANGES = {
+    "B": (2, 5),
+    "T": (2, 7),
+    "H": (2, 4),
+    "D": (2, 6),
+    "V": (3, 19),
+    "S": (2, 9),
+    "F": (2, 17),
+    "P": (2, 12),
+}
 # the sizes that are 1 in two cases: with every switch on, and with every switch off
 ONES = ["B", "T", "BT", "BSPT", "SPT", "H", "DF", "HD", "V"]
-EQUAL = ["BT", "TS", "CT", "CV", "CF", "DH"]        # two sizes that are equal in a case
-SQUARES = Sizes(4, 4, 4, 2, 4, 4, 4, 4), Sizes(2, 2, 4, 2, 4, 2, 4, 2)      # of many equal sizes
+EQUAL = ["BT", "TS", "CT", "CV", "CF", "DH"]  # two sizes that are equal in a case
+SQUARES = Sizes(4, 4, 4, 2, 4, 4, 4, 4), Sizes(2, 2, 4, 2, 4, 2, 4, 2)  # of many equal sizes
 # More tokens (where they are looked up, GPT-2's 50257; nobody's Jacobian could hold these); more
 # layers than it has; a width that tiles divide; zeros. LONG: more positions than int8 counts.
 RARE = [{"V": 700}, {"n_layer": 26}, {"C": 128, "H": 4}, {"zeros": "rows"}, {"zeros": "last"}]
@@ -54,13 +69,21 @@ LARGE = (
     {"spread": 1.0, "single": True},
     {"spread": 1e-4, "eps": 1e-12},
 )
-MORE = 36           # tokens, if none repeats: B T is at most 35
-OWN = 12                                            # the same for a pair of one's own
-OF_RANGE = {"p": (0.05, 0.8), "eps": (1e-5, 0.5), "scale": (0.2, 2.0), "step": (0.5e-5, 1.5e-5), "spread": (0.3, 2.0)}
+MORE = 36  # tokens, if none repeats: B T is at most 35
+OWN = 12  # the number of random cases of a user's pair
+OF_RANGE = {
+    "p": (0.05, 0.8),
+    "eps": (1e-5, 0.5),
+    "scale": (0.2, 2.0),
+    "step": (0.5e-5, 1.5e-5),
+    "spread": (0.3, 2.0),
+}
 
 
 def random_settings(lesson, seed):
-    """Return the `Setting`s of a check: the plain one, the same with other numbers, and random ones."""
+    """Return the `Setting`s of a check: the plain one, the same with other numbers, and random
+    ones.
+    """
     rng = random.Random(f"{lesson.name} {seed}")
     if lesson.is_own:
         others = [Setting(seed=rng.randrange(1, 1 << 30)) for _ in range(OWN)]
@@ -90,20 +113,18 @@ def random_settings(lesson, seed):
     first, rest = lesson.switches[:DEALT], lesson.switches[DEALT:]
     dealt = [*itertools.product([True, False], repeat=len(first))]
     dealt = rng.sample(dealt * (2**DEALT // len(dealt)), 2**DEALT)
-    for is_on, equal, fields in zip(
-            dealt, [*EQUAL, *[""] * 10], [{}] * len(EQUAL) + RARE + [{}] * 5, strict=True):
+    equals = [*EQUAL, *[""] * 10]
+    rare = [*[{}] * len(EQUAL), *RARE, *[{}] * 5]
+    for is_on, equal, fields in zip(dealt, equals, rare, strict=True):
         off = {switch for switch, on in zip(first, is_on, strict=True) if not on}
         off |= {switch for switch in rest if rng.random() < 0.5}
         more_tokens = MORE if "repeated" in off else 0
         sizes = random_sizes(rng, equal=equal, more_tokens=more_tokens)
-        many = {name: size for name, size in fields.items() if name in Sizes._fields}
-        if lesson.name in ("embedding", "gpt") and many.get("V") == 700:
-            many["V"] = 50257
-        add(
-            sizes._replace(**many),
-            off,
-            **{name: each for name, each in fields.items() if name not in many},
-        )
+        resized = {name: size for name, size in fields.items() if name in Sizes._fields}
+        others = {name: each for name, each in fields.items() if name not in resized}
+        if lesson.name in ("embedding", "gpt") and "V" in resized:
+            resized["V"] = 50257
+        add(sizes._replace(**resized), off, **others)
     for ones, on, off in zip(ONES, OPTIONS, OPTIONS_OFF, strict=True):
         add(random_sizes(rng, ones), options=tuple(on.items()))
         more_tokens = MORE if "repeated" in lesson.switches else 0
@@ -115,14 +136,12 @@ def random_settings(lesson, seed):
     for sizes in *SQUARES, random_sizes(rng)._replace(**LONG):
         add(sizes, {"causal"}, ignored="first")
     for fields in LARGE:
-        if lesson.is_composite or lesson.name == "difference":
-            fields = {
-                each: value
-                for each, value in fields.items()
-                if each == "single" and lesson.is_composite
-            }
+        if lesson.is_composite:
+            fields = {"single": fields.get("single", False)}
+        elif lesson.name == "difference":
+            fields = {}
         if lesson.name == "cross_entropy" and fields.get("spread", 0) > 20:
-            fields = {"spread": 20.0}       # no probability is 0
+            fields = {"spread": 20.0}  # no probability is 0
         add(random_sizes(rng), **fields)
     return settings
 
@@ -142,7 +161,9 @@ def random_sizes(rng, ones="", equal="", more_tokens=0):
     size.
     """
     while True:
-        found = {name: 1 if name in ones else rng.randint(*limits) for name, limits in RANGES.items()}
+        found = {
+            name: 1 if name in ones else rng.randint(*limits) for name, limits in RANGES.items()
+        }
         sizes = Sizes(C=found["H"] * found.pop("D"), **found)
         if fit(sizes, equal):
             return sizes._replace(V=sizes.V + more_tokens)
@@ -163,7 +184,10 @@ def fit(sizes, equal=""):
 
 
 def simplest(lesson, setting, fails):
-    """Return a simpler setting that also fails: the plain value of each part is tried. fails: setting -> bool."""
+    """Return a simpler setting that also fails: the plain value of each part is tried. fails:
+    setting -> bool.
+    """
+
     def attempt(**fields):
         nonlocal setting
         simpler = dataclasses.replace(setting, **fields)
@@ -194,24 +218,27 @@ def in_words(lesson, setting):
     ]
     if lesson.key == "gpt":
         sizes = setting.sizes._asdict() | {"n_layer": setting.n_layer}
-        words = [f"{each} = {size}" for each, size in sizes.items()
-                 if each in ("B", "T", "C", "n_layer") or size == 1 and each != "S"]
-    words[0] = f"with {words[0]}"
-    words += [OFF[switch] for switch in lesson.switches if not setting.has(switch)
-              and not (switch == "causal" and not setting.has("mask"))]
-    words += ["with several ignored targets"] * (
-        "ignored" in lesson.switches and setting.has("ignored") and setting.ignored != "first")
-    words += [f"with numbers around {setting.offset:g}"] * (setting.offset > 0)
-    words += ["with large numbers"] * (setting.spread > 2) + ["with small numbers"] * (
-        setting.spread < 0.01
-    )
-    words += [f"with an upstream gradient of {setting.upstream:g}"] * (setting.upstream != 1.0)
-    words += [
-        {"rows": "with a row of zeros", "last": f"with {[*lesson.inputs][-1]} = 0", "": ""}[
-            setting.zeros
+        words = [
+            f"{each} = {size}"
+            for each, size in sizes.items()
+            if each in ("B", "T", "C", "n_layer") or size == 1 and each != "S"
         ]
-    ]
-    words += [f"with {name} = {value}" for name, value in setting.options if lesson.is_composite]
-    words += ["with arrays that are not contiguous, as those of a model"] * setting.views
-    words += ["in float32"] * setting.single
-    return ", ".join(filter(None, words))
+    words[0] = f"with {words[0]}"
+    for switch in lesson.switches:
+        if not setting.has(switch) and not (switch == "causal" and not setting.has("mask")):
+            words.append(OFF[switch])
+    several = "ignored" in lesson.switches and setting.has("ignored") and setting.ignored != "first"
+    facts = {
+        "with several ignored targets": several,
+        f"with numbers around {setting.offset:g}": setting.offset > 0,
+        "with large numbers": setting.spread > 2,
+        "with small numbers": setting.spread < 0.01,
+        f"with an upstream gradient of {setting.upstream:g}": setting.upstream != 1.0,
+        "with a row of zeros": setting.zeros == "rows",
+        f"with {[*lesson.inputs][-1]} = 0": setting.zeros == "last",
+    }
+    facts |= {f"with {name} = {value}": lesson.is_composite for name, value in setting.options}
+    facts["with arrays that are not contiguous, as those of a model"] = setting.views
+    facts["in float32"] = setting.single
+    words += [text for text, is_true in facts.items() if is_true]
+    return ", ".join(words)

@@ -1,7 +1,7 @@
 """A setting: the sizes and options of all arrays of a lesson.
 
-All sizes differ, and so do the products of sizes that meet in a matmul. So a missing transpose raises an error, and a
-wrong shape tells which axis is wrong.
+All sizes differ, and so do the products of sizes that meet in a matmul. So a missing transpose
+raises an error, and a wrong shape tells which axis is wrong.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import numpy as np
 from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.model.config import GPTConfig
 
-SIZE = re.compile(r"(\d*)([A-Za-z]\w*)?")        # of an axis: 3, H or 4H
+SIZE = re.compile(r"(\d*)([A-Za-z]\w*)?")  # of an axis: 3, H or 4H
 
 
 class Sizes(namedtuple("Sizes", "B T C H V S F P")):
@@ -33,14 +33,11 @@ def shape_of(letters, sizes):
 
 
 SIZES = Sizes(B=4, T=5, C=6, H=2, V=8, S=7, F=9, P=10)
-MANY = 1000     # tokens: of more, the last one occurs
-IGNORED = (
-    "first",
-    "any",
-    "padding",
-    "row",
-)  # targets: the first, any, a row's last ones, all of a row
-SMALL = 1e-5    # step of the difference in lesson 0: its error, of order SMALL^2 and 1e-16 / SMALL, is below 1e-9
+MANY = 1000  # tokens: of more, the last one occurs
+# Targets: the first, any, a row's last ones, all of a row.
+IGNORED = "first any padding row".split()
+# step of the difference in lesson 0: its error, of order SMALL^2 and 1e-16 / SMALL, is below 1e-9
+SMALL = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +45,21 @@ class Setting:
     """The options of a lesson's arrays. The defaults are the plain case, which the page and the
     exercises show.
 
-    p: dropout probability scale: of attention scores, None: 1 / sqrt(D) step: of the difference in
-    lesson 0 spread, offset: standard deviation and mean of the inputs layer: index of the block
-    off: the lesson's switches that are off ignored: which targets are, one of `IGNORED` zeros: what
-    is 0: "rows", the first row of each array; "last", the last input; or "" upstream: the size of
-    the upstream gradient options: of the model, (name, value) views: whether the backward gets
-    views that are not contiguous, as q, k and v in a model, and read-only single: whether the
-    arrays are float32 seed: of all random numbers config: of a model whose options the composite
-    layers take, with other sizes, or None
+    p: dropout probability
+    scale: of attention scores; None: 1 / sqrt(D)
+    step: of the difference in lesson 0
+    spread, offset: standard deviation and mean of the inputs
+    layer: index of the block
+    off: the lesson's switches that are off
+    ignored: which targets are ignored, one of `IGNORED`
+    zeros: what is 0: "rows", the first row of each array; "last", the last input; or ""
+    upstream: the size of the upstream gradient
+    options: of the model, (name, value)
+    views: whether the backward gets views that are read-only and not contiguous, as q, k and v in a
+        model
+    single: whether the arrays are float32
+    seed: of all random numbers
+    config: of a model whose options the composite layers take, with other sizes; or None
     """
 
     sizes: Sizes = SIZES
@@ -101,13 +105,12 @@ class Setting:
         return array
 
     def laid_out(self, array):
-        """Return an array, or a view with gaps, or of (B, H, T, D) that is in memory (B, T, H, D).
-        """
+        """Return an array, a view with gaps, or (B, H, T, D) stored as (B, T, H, D)."""
         axes = (1, 2) if array.ndim == 4 else (-1, -2)
         if not self.views or array.ndim < 2:
             return array
         if self.seed % 3 == 0:
-            array = np.concatenate([array, array], axis=-1)[..., :array.shape[-1]]
+            array = np.concatenate([array, array], axis=-1)[..., : array.shape[-1]]
         else:
             array = array.swapaxes(*axes).copy().swapaxes(*axes)
         array.flags.writeable = False
@@ -120,15 +123,22 @@ class Setting:
         sizes = {"vocab_size": V, "block_size": P, "n_head": H, "n_embd": C, "n_inner": F}
         if self.config:
             return dataclasses.replace(self.config, **sizes, bos_token_id=None, eos_token_id=None)
-        activation = "gelu_tanh" if self.has("tanh") or not importlib.util.find_spec("scipy") else "gelu"
-        return GPTConfig(**sizes, n_layer=self.n_layer, layer_norm_epsilon=self.eps, dropout=self.dropout,
-                         bias=self.has("bias"), activation=activation, **dict(self.options))
+        is_tanh = self.has("tanh") or not importlib.util.find_spec("scipy")
+        return GPTConfig(
+            **sizes,
+            n_layer=self.n_layer,
+            layer_norm_epsilon=self.eps,
+            dropout=self.dropout,
+            bias=self.has("bias"),
+            activation="gelu_tanh" if is_tanh else "gelu",
+            **dict(self.options),
+        )
 
     def tokens(self, rng):
         """Return random tokens (B, T), of which one is repeated, or all different ones."""
         B, T, V = self.sizes.B, self.sizes.T, self.sizes.V
         if not self.has("repeated"):
-            return rng.permutation(V)[:B * T].reshape(B, T)
+            return rng.permutation(V)[: B * T].reshape(B, T)
         idx = rng.integers(0, V, (B, T))
         idx[1:2] = idx[0, 0]
         if V > MANY:

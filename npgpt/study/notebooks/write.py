@@ -33,7 +33,10 @@ if not importlib.util.find_spec("npgpt"):
     %pip install -q "{WHERE}[gelu,plot]"
 """
 # The style: a page that nbconvert makes shows what a cell returns in the font of prose, code too.
-SETUP = CODE, INSTALL + '''
+SETUP = (
+    CODE,
+    INSTALL
+    + '''
 import inspect
 
 from IPython.display import HTML, Code
@@ -42,7 +45,17 @@ from npgpt.study import case, check, train
 
 display(HTML("""
 <style>.highlight pre {font: 13px/1.3 var(--jp-code-font-family, monospace)}</style>
-"""))'''
+"""))''',
+)
+EXAMPLE = "## A small example\n\nAll axes but the last are rows; red is positive, blue negative."
+TRAIN = (
+    "## Train GPT-2 with your function\n\nThe last function that you ran, and npgpt's own: equal "
+    "gradients give equal losses."
+)
+SOURCE = """\
+print(inspect.getsourcefile(example.backward), inspect.getsourcelines(example.backward)[1])
+Code(inspect.getsource(example.backward), language="python")"""
+STUCK = 'checked             # stuck? checked.hint(); in pictures: checked.show("dx")'
 LEVELS = {1: "one line", 2: "each gradient", 3: "the whole function"}
 START = """\
 # npgpt: every gradient of GPT-2, by hand
@@ -72,25 +85,30 @@ checked"""
 
 def file_of(lesson):
     """Return the name of a lesson's notebook, with its number in the order of the lessons."""
-    return f"{lesson.name}.ipynb" if lesson.is_own else f"{[*LESSONS].index(lesson.name) + 1:02}-{lesson.name}.ipynb"
+    number = "" if lesson.is_own else f"{[*LESSONS].index(lesson.name) + 1:02}-"
+    return f"{number}{lesson.name}.ipynb"
 
 
 def as_bytes(cells):
-    """Return a notebook of (kind, text) pairs in Jupyter's format 4, UTF-8. Raises UserError without nbformat."""
+    """Return a notebook of (kind, text) pairs in Jupyter's format 4, UTF-8.
+
+    Raises UserError without nbformat.
+    """
     if not importlib.util.find_spec("nbformat"):
         raise UserError('npgpt notebook needs nbformat: pip install "npgpt[notebook]"')
     from nbformat import v4, writes
+
     make = {MARKDOWN: v4.new_markdown_cell, CODE: v4.new_code_cell}
-    book = v4.new_notebook(
-        cells=[make[kind](text, id=f"cell-{i}") for i, (kind, text) in enumerate(cells)],
-        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
+    made = [make[kind](text, id=f"cell-{i}") for i, (kind, text) in enumerate(cells)]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    book = v4.new_notebook(cells=made, metadata={"kernelspec": kernel})
     return f"{writes(book)}\n".encode()
 
 
 def start_cells():
     """Yield the cells of the first notebook."""
-    yield MARKDOWN, START + "\n".join(f"{i}. [{each.title}]({file_of(each)})"
-                                      for i, each in enumerate(LESSONS.values(), 1))
+    links = [f"[{each.title}]({file_of(each)})" for each in LESSONS.values()]
+    yield MARKDOWN, START + "\n".join(f"{i}. {link}" for i, link in enumerate(links, 1))
     yield SETUP
     yield MARKDOWN, "A first check, of a backward with a mistake:"
     yield CODE, FIRST
@@ -101,38 +119,38 @@ def start_cells():
 
 def lesson_cells(lesson, out):
     """Yield the cells of a lesson's notebook in the folder `out`."""
-    key = (
-        lesson.key.replace(str(lesson.file), os.path.relpath(lesson.file, out), 1)
-        if lesson.is_own
-        else lesson.name
-    )
-    name = json.dumps(key)
     forward, backward = lesson.forward.__name__, lesson.backward.__name__
-    wanted = [f"`d{each}`" for each in lesson.results] + ["the gradient of each parameter"] * lesson.is_composite
-    yield MARKDOWN, (f"# {lesson.title}\n\nGiven `{lesson.upstream}`, the gradient of the loss with respect to the "
-                     f"result of `{forward}`: what are {', '.join(wanted)}?")
+    key, found = lesson.name, f"from {lesson.forward.__module__} import {forward}"
+    if lesson.is_own:
+        key = lesson.key.replace(str(lesson.file), os.path.relpath(lesson.file, out), 1)
+        found = f"{forward} = case({json.dumps(key)}).forward"
+    name = json.dumps(key)
+    wanted = [f"`d{each}`" for each in lesson.results]
+    wanted += ["the gradient of each parameter"] * lesson.is_composite
+    question = (
+        f"Given `{lesson.upstream}`, the gradient of the loss with respect to the result of "
+        f"`{forward}`: what are {', '.join(wanted)}?"
+    )
+    yield MARKDOWN, f"# {lesson.title}\n\n{question}"
     yield SETUP
     yield MARKDOWN, "## The forward"
-    found = f"{forward} = case({name}).forward" if lesson.is_own else \
-        f"from {lesson.forward.__module__} import {forward}"
-    yield CODE, f'{preamble(lesson)}\n{found}\nCode(inspect.getsource({forward}), language="python")'
+    shown = f'Code(inspect.getsource({forward}), language="python")'
+    yield CODE, f"{preamble(lesson)}\n{found}\n{shown}"
     if lesson.derivation.is_file():
         yield MARKDOWN, "\n\n".join(["## The mathematics", *mathematics_of(lesson)])
-    yield MARKDOWN, "## A small example\n\nAll axes but the last are rows; red is positive, blue negative."
+    yield MARKDOWN, EXAMPLE
     yield CODE, f"example = case({name})\nexample.show()"
-    steps = [Step(lesson.key, what) for what in levels_of(lesson.key)]
-    for is_long in (True, False):
-        levels = [each for each in steps if each.what.startswith("long" if is_long else "level")]
-        if levels:
-            yield from backward_cells(name, *levels)
+    levels = levels_of(lesson.key)
+    for kind in ("long", "level"):
+        if steps := [Step(lesson.key, what) for what in levels if what.startswith(kind)]:
+            yield from backward_cells(name, *steps)
     if lesson.key in TRAINED:
-        yield MARKDOWN, ("## Train GPT-2 with your function\n\nThe last function that you ran, and npgpt's own: equal "
-                         "gradients give equal losses.")
+        yield MARKDOWN, TRAIN
         yield CODE, f"train({backward})"
-    yield MARKDOWN, ("## The lines in the real file\n\nThese run, and are checked: edit one, and `npgpt gradcheck "
-                     f"{shlex.quote(key.partition(':')[0])}` says whether it still is the gradient.")
-    yield CODE, ("print(inspect.getsourcefile(example.backward), inspect.getsourcelines(example.backward)[1])\n"
-                 'Code(inspect.getsource(example.backward), language="python")')
+    command = f"npgpt gradcheck {shlex.quote(key.partition(':')[0])}"
+    real = f"These run, and are checked: edit one, and `{command}` says whether it still is the"
+    yield MARKDOWN, f"## The lines in the real file\n\n{real} gradient."
+    yield CODE, SOURCE
 
 
 def backward_cells(name, first, *others):
@@ -149,9 +167,8 @@ def backward_cells(name, first, *others):
         yield MARKDOWN, folded(f"{key} in numbers, with small arrays", f"```text\n{text}\n```")
     yield CODE, "\n".join(without_explanations(lesson, blanked(lesson, first.left_out)))
     later = f"      # then {', '.join(str(step.level) for step in others)}" if others else ""
-    yield CODE, (f"checked = check({name}, {lesson.backward.__name__}, "
-                 f"level={json.dumps(first.level or 'long')}){later}\n"
-                 'checked             # stuck? checked.hint(); in pictures: checked.show("dx")')
+    call = f"{name}, {lesson.backward.__name__}, level={json.dumps(first.level or 'long')}"
+    yield CODE, f"checked = check({call}){later}\n{STUCK}"
     if others:
         done = f"That was level {first.level}, {LEVELS[first.level]}. Go on in the same two cells:"
         yield MARKDOWN, "\n\n".join([done, *map(task, others)])
@@ -162,16 +179,24 @@ def backward_cells(name, first, *others):
 def task(step):
     """Return what a level asks for, in the cell of the level before."""
     keys = dict.fromkeys(map(key_of, step.left_out))
-    what = ("Delete all lines below the `def`" if step.level == 3 else
-            f"Of these lines delete all but the beginning: {', '.join(f'`{key}`' for key in keys)}")
-    return (f"**Level {step.level}, {LEVELS[step.level]}.** {what}. Write them again, and check "
-            f"with `level={step.level}`.")
+    shown = ", ".join(f"`{key}`" for key in keys)
+    what = f"Of these lines delete all but the beginning: {shown}"
+    if step.level == 3:
+        what = "Delete all lines below the `def`"
+    return (
+        f"**Level {step.level}, {LEVELS[step.level]}.** {what}. Write them again, and check "
+        f"with `level={step.level}`."
+    )
 
 
 def mathematics_of(lesson):
-    """Yield the parts of a derivation in Markdown. All but the introduction are folded: they give the lines away."""
+    """Yield the parts of a derivation in Markdown.
+
+    All but the introduction are folded: they give the lines away.
+    """
     for heading, group in itertools.groupby(blocks(read_text(lesson)), lambda each: each[0]):
-        text = "\n\n".join(block for _, block in group if not FIELD.match(block) and not block.startswith("## "))
+        parts = [block for _, block in group if not FIELD.match(block)]
+        text = "\n\n".join(part for part in parts if not part.startswith("## "))
         yield folded(f"The gradient of {heading}", text) if heading else text
 
 

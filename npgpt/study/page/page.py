@@ -1,4 +1,4 @@
-"""The study page: one HTML file with the source of the layers, the arrays of each line, derivations and checks."""
+"""The study page: one HTML file with the layers' source, arrays, derivations and checks."""
 
 import collections
 import dataclasses
@@ -23,27 +23,43 @@ from npgpt.study.page.steps import Steps, known_truth
 
 def require_extra():
     """Raise a UserError that names the extra if a library is missing."""
-    missing = [name for name in ("jinja2", "pygments", "latex2mathml", "scipy")
-               if importlib.util.find_spec(name) is None]
+    missing = [
+        name
+        for name in ("jinja2", "pygments", "latex2mathml", "scipy")
+        if importlib.util.find_spec(name) is None
+    ]
     if missing:
         raise UserError(f'the study page needs {", ".join(missing)}: pip install "npgpt[study]"')
 
 
 def study_page(lessons, model, live=None):
-    """Return the page in UTF-8 from `Lesson`s and the dict of `study_model`. live: {"token": …} of the server."""
+    """Return the page in UTF-8.
+
+    lessons: `Lesson`s; model: the dict of `study_model`; live: {"token": …} of the server.
+    """
     import jinja2
 
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("npgpt.study.page"), autoescape=True, trim_blocks=True,
-                                     lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    # `tojson` writes < > & and ' as \u003c …, so that no text can end the script element that holds it.
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("npgpt.study.page"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    # `tojson` writes < > & and ' as \u003c …, so that no text can end its script element.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     studied = {each.name: studied_views(each) for each in lessons}
     views = [view for pair in studied.values() for view in pair]
     own = next((command_of(lesson) for lesson in lessons if lesson.is_own), None)
     subject = next((view["file"] for view in views if own), "GPT-2")
     title = f"every gradient of {subject}, line by line" if views else "a model on a text"
-    data = {"live": live, "own": own, "layers": [view["data"] for view in views],
-            "first": first_lines(), "model": None if own else model}
+    data = {
+        "live": live,
+        "own": own,
+        "layers": [view["data"] for view in views],
+        "first": first_lines(),
+        "model": None if own else model,
+    }
     page = environment.get_template("page.html").render(
         rules=[views for name, views in studied.items() if name in LESSON_0],
         layers=[views for name, views in studied.items() if name not in LESSON_0],
@@ -55,7 +71,7 @@ def study_page(lessons, model, live=None):
         own=own,
         title=title,
     )
-    return page.encode("utf-8", "replace")          # an argument that is not UTF-8 has surrogates
+    return page.encode("utf-8", "replace")  # an argument that is not UTF-8 has surrogates
 
 
 def command_of(lesson):
@@ -75,11 +91,15 @@ def studied_views(lesson):
         return [view]
     [steps] = steps
     merged = {row["at"] for row in view["rows"]} - {None}
-    become = next(row["backward"] for row in view["rows"]
-                  if merged & {unit["line"] for unit in row["backward"]})
+    for row in view["rows"]:
+        become = row["backward"]
+        if any(unit["line"] in merged for unit in become):
+            break
     others = {"step by step": steps["data"]["name"], "one line": view["data"]["name"]}
-    return [steps | {"others": others, "become": become},
-            view | {"others": others, "steps": steps["verdict"], "sections": {}}]
+    return [
+        steps | {"others": others, "become": become},
+        view | {"others": others, "steps": steps["verdict"], "sections": {}},
+    ]
 
 
 def studied_layer(lesson):
@@ -161,7 +181,14 @@ def code_units(source, side):
         texts = [Markup(re.sub(' +(?=<span class="c1">)', "  ", text)) for text in texts]
         begin = source.lines[number - first].lstrip()
         if any(texts) and not (side == "b" and begin.startswith("#")):
-            units.append({"lines": [*enumerate(texts, number)], "line": number, "key": key,
-                          "doc": number in doc[:1], "returns": begin.startswith("return")})
+            units.append(
+                {
+                    "lines": [*enumerate(texts, number)],
+                    "line": number,
+                    "key": key,
+                    "doc": number in doc[:1],
+                    "returns": begin.startswith("return"),
+                }
+            )
         number = end + 1
     return units

@@ -6,42 +6,48 @@ built, and planted if a gradient that the backward returns then has wrong number
 
 import ast
 import collections
+import dataclasses
 
 import numpy as np
 
-from npgpt.study.exercises.exercise import key_of, notes_of, statements
+from npgpt.study.exercises.exercise import key_of, notes_of
 from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.mutants import mistakes
-from npgpt.study.exercises.walk import RESULT, Walk, changed_names, made_at, stored_names
+from npgpt.study.exercises.walk import RESULT, Walk, made_at
 from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.source import read_source
-from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.gradcheck.truth import Case
-from npgpt.study.gradcheck.verdicts import WRONG
-from npgpt.study.judge.shapes import CLOSE
+from npgpt.study.gradcheck.verdicts import OK
+from npgpt.study.judge.blame import UNKNOWN, Blame
+from npgpt.study.judge.judge import Judgement
+from npgpt.study.judge.outcome import load_solution
 from npgpt.study.lessons.setting import PLAIN
-from npgpt.study.page.steps import known_truth, summary
+from npgpt.study.page.edits import answer_of, edited
+from npgpt.study.page.steps import known_truth
 
-TRIES = 10      # edits of a kind that are tried for a line
-SEEN = 0.01     # relative: a smaller error is not seen in the pictures
+TRIES = 10  # edits of a kind that are tried for a line
+SEEN = 0.01  # relative: a smaller error is not seen in the pictures
 
 
 def planted(lesson):
-    """Return line, "b57" -> {"text", "answer"}: a wrong text for it, and what is said of it.
+    """Return line, "b57" -> {"text", "answer"}: a wrong text for it, and the judge's answer.
 
-    An answer is that of `Live.judge_edit`. The backward must be right.
+    The backward must be right.
     """
     walk = Walk(Case(lesson.key, PLAIN), lesson)
+    first = read_source(lesson.backward).first
     found = {}
     tries = collections.Counter()
     for i, line, kind, sentence, new in candidates(lesson, walk):
-        key = key_at(lesson, line)
+        key = f"b{first + line - 1}"
         if key in found or tries[line, kind] >= TRIES:
             continue
         tries[line, kind] += 1
-        if answer := answer_to(lesson, walk, i, line, new):
-            answer["lines"][0]["said"][:0] = [sentence] if sentence else []
-            found[key] = {"text": text_of(made_at(new, line)), "answer": answer}
+        text = text_of(made_at(new, line))
+        if is_seen(walk, i, new):
+            answer = answer_to(lesson, first + line - 1, text, sentence)
+            if answer["first"] == key:
+                found[key] = {"text": text, "answer": answer}
     return found
 
 
@@ -51,8 +57,9 @@ def candidates(lesson, walk):
     notes = notes_of(lesson)
     for i, statement in enumerate(walk.statements):
         if note := notes.get(key_of(statement)):
-            sentences = {text_of(new): said for number, _, _, said, new in reversed(small)
-                         if number == i}
+            sentences = {
+                text_of(new): said for number, _, _, said, new in reversed(small) if number == i
+            }
             for text, said in [(note.mistake or "", ""), *note.known]:
                 new, *more = ast.parse(text).body or [None]
                 is_of_line = new and (text == note.mistake or key_of(new) == key_of(statement))
@@ -70,62 +77,30 @@ def small_edits(walk):
             yield i, line, kind, sentence, new
 
 
-def answer_to(lesson, walk, i, line, new):
-    """Return the answer to a new statement i; None if the numbers of no returned gradient are
-    wrong.
+def is_seen(walk, i, new):
+    """Return whether numbers of a returned gradient are wrong with a new statement i."""
+    true = known_truth(walk.lesson.key).inputs
+    after = walk.run_edited(i, {i: new})
+    given = walk.lesson.named(after[RESULT]) if after else {}
+    errors = [relative_error(given.get(f"d{name}"), value) for name, value in true.items()]
+    return SEEN < max(errors) < np.inf  # infinite: it failed, or a shape is wrong
+
+
+def answer_to(lesson, line, text, sentence):
+    """Return the judge's answer to a new text of a line, in the plain case only.
+
+    sentence: what the mistake is, or "".
     """
-    known = known_truth(lesson.key)
-    ran = []
-    after = walk.run(i, {i: new}, seen=ran)
-    given = lesson.named(after[RESULT]) if after else {}
-    measured = {f"d{name}": true for name, true in known.inputs.items()}
-    errors = [relative_error(given.get(name), true) for name, true in measured.items()]
-    if not SEEN < max(errors) < np.inf:         # infinite: it failed, or a shape is wrong
-        return None
-    # Of a variable that is assigned several times, the last gradient is that of the first value.
-    measured = {f"d{each.name}": each.true for each in reversed(known.variables)
-                if each.true is not None} | measured
-    below = [each for statement in walk.statements[i:] for each in statements(statement)]
-    wrong = [(each.lineno, name) for each in below for name in stored_names(each)
-             if differs(after, measured, name) and not differs(walk.after, measured, name)]
-    values = [(name, after[name]) for _, name in wrong] + [*given.items()]
-    own = key_at(lesson, line)
-    made = made_at(new, line)
-    names = [name for name in sorted(changed_names(made) - {RESULT})
-             if differs(ran[0], walk.before[i + 1], name)]
-    said = str(worst_number(values, measured))
-    lines = [{"line": own, "name": (names or [key_of(made)])[0], "verdict": WRONG, "said": [said]}]
-    lines += [{"line": key_at(lesson, at), "name": name, "verdict": WRONG, "said": []}
-              for at, name in wrong if at != line]
-    arrays = [{"name": name, "given": summary(ran[0][name])} for name in names]
-    return {"verdict": "wrong", "text": f"the first wrong line is {own[1:]}", "first": own,
-            "lines": lines, "arrays": {own: arrays}}
-
-
-def differs(names, true, name):
-    """Return whether the array of a name is not the true one; False if there is none."""
-    is_known = name in true and is_floating(names.get(name))
-    return is_known and relative_error(names[name], true[name]) > CLOSE
-
-
-def worst_number(values, measured):
-    """Return a `Finding` of the worst number of the first wrong gradient, and its central
-    difference.
-
-    values: (name, value) in the order of the lines; measured: name -> central differences.
-    """
-    name, value = next((name, value) for name, value in values if name in measured
-                       and SEEN < relative_error(value, measured[name]) < np.inf)
-    true = measured[name]
-    at = np.unravel_index(np.abs(value - true).argmax(), np.shape(true))
-    place = f"{name}[{', '.join(map(str, at))}]" if at else name
-    ratio = f", ratio {value[at] / true[at] + 0.0:.5g}" if true[at] else ""     # + 0.0: no "-0"
-    return Finding("worst", [place, f"{value[at] + 0.0:.5g}", f"{true[at]:.5g}", ratio])
-
-
-def key_at(lesson, line):
-    """Return the page's name for a line of a `Walk`."""
-    return f"b{read_source(lesson.backward).first + line - 1}"
+    exercise, own_lines = edited(lesson, {line: text})
+    judgement = Judgement(load_solution(exercise), Case(lesson.key, PLAIN))
+    wrong = [each for each in Blame(judgement).blamed([]) if each.verdict != OK]
+    wrong.sort(key=lambda each: each.line or 0)
+    for each in wrong:
+        each.mistakes = [] if each.mistakes == [UNKNOWN] else each.mistakes
+    if sentence:
+        wrong[0].mistakes = [Finding("mistake", [sentence])]
+    report = dataclasses.replace(judgement.report(), lines=wrong, record=judgement.record)
+    return answer_of(report, own_lines, [line])
 
 
 def text_of(statement):

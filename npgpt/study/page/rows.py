@@ -1,4 +1,4 @@
-"""The rows of a lesson on the page: a line of the forward, and beside it the lines of the backward that undo it."""
+"""The rows of a lesson on the page: a line of the forward beside the lines that undo it."""
 
 from npgpt.study.gradcheck.flow import undone
 from npgpt.study.gradcheck.verdicts import CONSTANT, FUSED, OK, OTHER, WRONG
@@ -7,8 +7,9 @@ from npgpt.study.gradcheck.verdicts import CONSTANT, FUSED, OK, OTHER, WRONG
 def rows_of(lesson, forward, backward, checks):
     """Return the rows, dicts with lists of units, "forward" and "backward", in the forward's order.
 
-    forward, backward: from `code_units`. The forward's arguments are beside the backward's `return`. Another line of
-    the backward is in the lowest row that it undoes and that is not below the line before it: it reads upwards.
+    forward, backward: from `code_units`. The forward's arguments are beside the backward's
+    `return`. Another line of the backward is in the lowest row that it undoes and that is not below
+    the line before it: the backward reads upwards.
     why: why no line of the backward is in a row; at: the line that it then names.
     """
     rows = []
@@ -45,7 +46,10 @@ def rows_of(lesson, forward, backward, checks):
 
 
 def grouped(units):
-    """Split units before each statement or docstring, which keeps the lines above it, such as an `if` or a `for`."""
+    """Split units after each statement or docstring.
+
+    It keeps the lines above it, such as an `if` or a `for`.
+    """
     groups = [[]]
     for unit in units:
         groups[-1].append(unit)
@@ -55,8 +59,7 @@ def grouped(units):
 
 
 def line_entries(checks, steps, sections):
-    """Return line of the backward, "b51" -> a list of dicts for the script, one for each gradient
-    that it computes.
+    """Return line of the backward, "b51" -> a dict for each gradient that it computes.
 
     section: of the derivation, or None. Of several checks of a name the worst counts.
     """
@@ -67,8 +70,12 @@ def line_entries(checks, steps, sections):
             section = "p" if "." in checked.variable else checked.variable
             entries = lines.setdefault(steps.key("b", checked.backward_line), {})
             if checked.verdict == WRONG or name not in entries:
-                entries[name] = {"name": name, "section": section if section in sections else None,
-                                 "verdict": checked.verdict, "finding": finding(checked)}
+                entries[name] = {
+                    "name": name,
+                    "section": section if section in sections else None,
+                    "verdict": checked.verdict,
+                    "finding": finding(checked),
+                }
     return {line: [*entries.values()] for line, entries in lines.items()}
 
 
@@ -76,8 +83,11 @@ def finding(checked):
     """Return the result of one variable's gradient check in a sentence."""
     gradient = f"d{checked.variable}"
     if checked.verdict == OK:
-        return f"{gradient} is verified: relative error {checked.relative:.1e} against central differences."
+        error = f"{checked.relative:.1e} against central differences"
+        return f"{gradient} is verified: relative error {error}."
     if checked.verdict == OTHER:
         return f"{gradient} is not the gradient of {checked.variable}, but all results are right."
-    error = "it is missing" if checked.relative is None else f"relative error {checked.relative:.1e}"
+    error = (
+        "it is missing" if checked.relative is None else f"relative error {checked.relative:.1e}"
+    )
     return f"{gradient} is WRONG: {error}."

@@ -1,10 +1,11 @@
 """The server of the live page: on 127.0.0.1, for requests that carry its token.
 
-Any program on this machine, and any web page in the user's browser, can send requests to it. So every request needs the
-token, Host and Origin must be the server's own, and the size of a body is limited. A header carries the token: a cookie
-would also reach other ports of 127.0.0.1. Other users can read a browser's command line, so a file, private to the
-user, opens the page with a code that is valid once. The server serves no files: the page is in memory, and everything
-else is an action that takes and returns JSON.
+Any program on this machine, and any web page in the user's browser, can send requests to it. So
+every request needs the token, Host and Origin must be the server's own, and the size of a body is
+limited. A header carries the token: a cookie would also reach other ports of 127.0.0.1. Other users
+can read a browser's command line, so a file, private to the user, opens the page with a code that
+is valid once. The server serves no files: the page is in memory, and everything else is an action
+that takes and returns JSON.
 """
 
 import contextlib
@@ -23,18 +24,23 @@ from urllib.parse import parse_qsl
 from npgpt.errors import UserError, one_line
 
 HOST = "127.0.0.1"
-MOST_BODY = 1 << 20         # bytes
-HEADERS = {         # more policies are in the page itself
+MOST_BODY = 1 << 20  # bytes
+HEADERS = {  # more policies are in the page itself
     "Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Cache-Control": "no-store", "Cross-Origin-Resource-Policy": "same-origin", "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff"}
-# The page removes token and code from the address bar. When it is reloaded, this script asks for it with the token.
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+# The page removes token and code from the address bar. When it is reloaded, this script asks for it
+# with the token.
 RELOAD = b"""<!DOCTYPE html><html lang="en"><title>npgpt</title><script type="module">
 const token = sessionStorage.getItem("npgpt-token");
 const response = token && await fetch("/", {headers: {"X-Npgpt-Token": token}});
 if (response?.ok) document.write(await response.text()), document.close();
 </script><p>Open the address that npgpt study printed."""
-REDIRECT = """<!DOCTYPE html><html lang="en"><title>npgpt</title><meta http-equiv="refresh" content="0; url={}">
+REDIRECT = """<!DOCTYPE html><html lang="en"><title>npgpt</title>
+<meta http-equiv="refresh" content="0; url={}">
 <p>If no page opens, open the address that npgpt study printed."""
 
 
@@ -43,9 +49,13 @@ class Refused(Exception):
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Serves a page until Ctrl-C. token: for the page; code: opens it once; address: for the user, with the token.
+    """Serves a page until Ctrl-C.
 
-    actions: path -> function from a request's JSON object to the answer's; it raises UserError for invalid content.
+    token: for the page
+    code: opens the page once
+    address: for the user, with the token
+    actions: path -> function from a request's JSON object to the answer's; it raises UserError for
+        invalid content
     """
 
     daemon_threads = True
@@ -62,15 +72,17 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     @contextlib.contextmanager
     def opener(self):
-        """Make a file, readable by this user only, that opens the page once; yield its URL, delete it at the end."""
-        home = os.path.expanduser("~")          # browsers in a sandbox (snap) read neither /tmp nor hidden folders
-        with tempfile.TemporaryDirectory(prefix="npgpt-", dir=home if os.access(home, os.W_OK) else None) as folder:
+        """Yield the URL of a file, readable by this user only, that opens the page once."""
+        # browsers in a sandbox (snap) read neither /tmp nor hidden folders
+        home = os.path.expanduser("~")
+        where = home if os.access(home, os.W_OK) else None
+        with tempfile.TemporaryDirectory(prefix="npgpt-", dir=where) as folder:
             file = Path(folder).resolve() / "open.html"
             file.touch(0o600)
             file.write_text(REDIRECT.format(f"http://{self.hosts[0]}/?code={self.code}"))
             yield file.as_uri()
 
-    def run(self, page):
+    def serve(self, page):
         """Serve a page, bytes, until Ctrl-C."""
         self.page = page
         with self, contextlib.suppress(KeyboardInterrupt):
@@ -83,7 +95,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 class Handler(http.server.BaseHTTPRequestHandler):
     """Answers one request."""
 
-    timeout = 10.0          # seconds for each read and write
+    timeout = 10.0  # seconds for each read and write
     server_version = "npgpt"
     sys_version = ""
 
@@ -94,7 +106,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(lambda: (self.server.page, "text/html"))
 
     def do_POST(self):
-        self.answer(lambda: (json.dumps(self.result(), allow_nan=False).encode(), "application/json"))
+        def content():
+            return json.dumps(self.result(), allow_nan=False).encode(), "application/json"
+
+        self.answer(content)
 
     def answer(self, content):
         """Send what content() returns, bytes and their type; or any error."""
@@ -115,13 +130,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def send(self, status, data, kind):
         self.send_response(status)
-        for name, value in {**HEADERS, "Content-Type": f"{kind}; charset=utf-8", "Content-Length": len(data)}.items():
-            self.send_header(name, str(value))
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
 
     def authorise(self):
-        """Raise Refused unless the request comes from the page, or opens it, and its path exists."""
+        """Raise Refused unless the page sends the request or it opens the page, at a known path."""
         server = self.server
         path, _, query = self.path.partition("?")
         if self.headers.get_all("Host", []) not in [[host] for host in server.hosts]:
@@ -132,9 +149,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         fields = dict(parse_qsl(query)) if opens else {}
         token = self.headers.get("X-Npgpt-Token") or fields.get("token", "")
         has_code = is_same(fields.get("code", ""), server.code)
-        has_code = has_code and server.unspent.acquire(blocking=False)      # only once
+        has_code = has_code and server.unspent.acquire(blocking=False)  # only once
         if not is_same(token, server.token) and not has_code:
-            raise Refused(HTTPStatus.FORBIDDEN, "wrong token, or used code: open the address that npgpt study printed")
+            raise Refused(
+                HTTPStatus.FORBIDDEN,
+                "wrong token, or used code: open the address that npgpt study printed",
+            )
         if not opens and not (self.command == "POST" and path in server.actions):
             raise Refused(HTTPStatus.NOT_FOUND, "no such page")
 

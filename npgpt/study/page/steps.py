@@ -1,4 +1,4 @@
-"""A forward and a backward in steps: the line, its arrays, and the partner of each array in the other function."""
+"""A forward and a backward in steps: the line, its arrays, and their partners in the other."""
 
 import functools
 import re
@@ -17,8 +17,10 @@ from npgpt.study.lessons.table import lesson_named
 from npgpt.study.page.origins import origin
 
 # A name in a line whose values it uses: no attribute, text or `x.shape`; perhaps transposed.
-NAME = re.compile(r"""(?<![\w."'])(?<!like=)(?:self\.)?([a-zA-Z_]\w*)(?![\w"']|\.shape|\.dtype)"""
-                  r"(\.T\b|\.swapaxes\(-1, -2\))?")
+NAME = re.compile(
+    r"""(?<![\w."'])(?<!like=)(?:self\.)?([a-zA-Z_]\w*)(?![\w"']|\.shape|\.dtype)"""
+    r"(\.T\b|\.swapaxes\(-1, -2\))?"
+)
 
 
 @functools.cache
@@ -28,45 +30,56 @@ def known_truth(key):
 
 
 def traced_pass(lesson, known, lines):
-    """Return the `Assignment`s of a forward and backward, also of inputs and results that no statement assigns."""
-    def is_shown(value):        # an array or a number, but no switch
+    """Return the `Assignment`s of a forward and backward.
+
+    They include inputs and results that no statement assigns.
+    lines: variable -> the backward's line of its gradient.
+    """
+
+    def is_shown(value):  # an array or a number, but no switch
         return isinstance(value, np.ndarray | np.number) or type(value) in (int, float)
 
     forward, backward = (Recorded(each, is_shown) for each in (lesson.forward, lesson.backward))
     _, cache = lesson.run_forward(lesson.inputs, forward.function)
-    dy = map_arrays(np.copy, known.dy)          # one's own backward may write to it
-    result = lesson.run_backward(dy, cache, backward.function)
-    names = spelled(lesson.forward, lesson.backward, tuple(lesson.inputs))
+    dy = map_arrays(np.copy, known.dy)  # one's own backward may write to it
+    results = lesson.run_backward(dy, cache, backward.function)
+    spelling = spelled(lesson.forward, lesson.backward, tuple(lesson.inputs))
     for each in backward.record:
-        each.name = names.get(each.name, each.name)
-    record = forward.record + backward.record
+        each.name = spelling.get(each.name, each.name)
 
-    def add(function, line, name, value):
-        at = max((i for i, each in enumerate(record) if each.function == function.__name__ and each.line <= line),
-                 default=-1)
-        record.insert(at + 1, Assignment(function.__name__, line, name, value))
+    def add(recorded, line, name, value):
+        before = [i for i, each in enumerate(recorded.record) if each.line <= line]
+        assignment = Assignment(recorded.name, line, name, value)
+        recorded.record.insert(max(before, default=-1) + 1, assignment)
 
+    assigned = {each.name for each in forward.record + backward.record}
     for name, value in lesson.inputs.items():
-        if all(each.name != name for each in record):
-            add(lesson.forward, read_source(lesson.forward).first, name, value)
-        made = next((each for each in reversed(record) if each.name in gradient_names(name)), None)
-        if made is not None:
-            made.name = f"d{name}"
-        given = result.get(f"d{name}")          # it may have been changed in place, or be wrong
-        if f"d{name}" in result and (made is None or not np.array_equal(made.value, given)):
-            add(lesson.backward, lines[name], f"d{name}", given)
-    return record
+        if name not in assigned:
+            add(forward, read_source(lesson.forward).first, name, value)
+        gradient, names = f"d{name}", gradient_names(name)
+        made = [each for each in backward.record if each.name in names][-1:]
+        for each in made:
+            each.name = gradient
+        # the result may have been changed in place, or be wrong
+        is_made = made and np.array_equal(made[0].value, results.get(gradient))
+        if gradient in results and not is_made:
+            add(backward, lines[name], gradient, results[gradient])
+    return forward.record + backward.record
 
 
 class Steps:
     """A forward and a backward in steps: each runs one line.
 
-    lines: variable -> the backward's line of its gradient. steps: {"line": "f24" of the forward or "b57" of the
-    backward, "arrays": [[name, i], …] that it makes, "at": {name: i} that it reads, "partners": {v: the step of dv}},
-    in order; "from": {name: `origin`}. arrays: their `summary`; parts: line -> `parts_of`.
+    steps: dicts in order
+        "line": "f24" of the forward or "b57" of the backward
+        "arrays": [[name, i], …] that it makes; "at": {name: i} that it reads
+        "partners": {v: the step of dv}; "from": {name: `origin`}
+    arrays: their `summary`
+    parts: line -> `parts_of`
     """
 
     def __init__(self, lesson, known, lines):
+        """lines: variable -> the backward's line of its gradient."""
         self.sources = {"f": read_source(lesson.forward), "b": read_source(lesson.backward)}
         forward = self.sources["f"]
         record = traced_pass(lesson, known, lines)
@@ -74,40 +87,41 @@ class Steps:
         self.parts = parts_of("f", lesson.forward, names) | parts_of("b", lesson.backward, names)
         self.steps = []
         self.arrays = []
-        seen = {}                       # type, shape and bytes of an array -> its index
-        now = {"f": {}, "b": {}}        # name -> the index of its array
-        made = {"f": [], "b": []}       # assignments
-        step_of = {}                    # their ids -> the indexes of their steps
+        seen = {}  # type, shape and bytes of an array -> its index
+        now = {"f": {}, "b": {}}  # name -> the index of its array
+        made = {"f": [], "b": []}  # assignments
+        step_of = {}  # their ids -> the indexes of their steps
         terms = terms_of(lesson, known.dy, names)
         step = {"line": None}
         for each in record:
             side = "f" if each.function == forward.name else "b"
-            line = self.key(side, each.line)
-            # The names of one execution of a line are one step; the next execution of a loop's line is another.
+            line, value = self.key(side, each.line), each.value
+            # The names of one execution of a line are one step; the next execution of a loop's line
+            # is another.
             if line != step["line"] or each.name in dict(step["arrays"]):
-                read = {part[0] for part in self.parts.get(line, ()) if not isinstance(part, str) and not part[1]}
-                statement = self.sources[side].statement_at(each.line)
+                parts = [part for part in self.parts.get(line, ()) if not isinstance(part, str)]
+                read = {name for name, is_made, *_ in parts if not is_made}
                 # `self.x` of the forward is there in the backward, too
-                before = now[side] | {name: i for name, i in now["f"].items()
-                                      if statement and f"self.{name}" in statement.text}
-                step = {"line": line, "arrays": [], "partners": {}, "from": {},
-                        "at": {name: i for name, i in before.items() if name in read}}
+                before = now["f"] | now["b"] if lesson.is_own else dict(now[side])
+                at = {name: i for name, i in before.items() if name in read}
+                step = {"line": line, "arrays": [], "partners": {}, "from": {}, "at": at}
                 self.steps.append(step)
-                ran = terms[each.function, each.line]
-                made_by = ran.pop(0) if ran else {}
                 shapes = {name: self.arrays[i]["shape"] for name, i in before.items()}
-            index = seen.setdefault((each.value.dtype.char, each.value.shape, each.value.tobytes()), len(self.arrays))
+                runs = terms[each.function, each.line]
+                made_by = runs.pop(0) if runs else {}
+            content = value.dtype.char, value.shape, value.tobytes()
+            index = seen.setdefault(content, len(self.arrays))
             if index == len(self.arrays):
-                self.arrays.append(summary(each.value))
+                self.arrays.append(summary(value))
             step["arrays"].append([each.name, index])
-            names = each.name, *gradient_names(each.name[1:])
-            made_so = next((made_by[name] for name in names if name in made_by), None)
-            found = origin(made_so, each.value, shapes)
+            called = [each.name, *gradient_names(each.name[1:])]
+            named = [made_by[name] for name in called if name in made_by]
+            found = origin(named[0], value, shapes) if named else None
             if found:
                 step["from"][each.name] = found
                 step["at"] |= {name: before[name] for name in found["names"]}
             now[side][each.name] = index
-            if is_floating(each.value) and (side == "b" or each.line != forward.first):
+            if is_floating(value) and (side == "b" or each.line != forward.first):
                 made[side].append(each)
                 step_of[id(each)] = len(self.steps) - 1
         for i, gradient in matched(made["f"], made["b"]).items():
@@ -122,29 +136,28 @@ class Steps:
 
 
 def parts_of(side, function, names):
-    """Map the page's name for each statement, and for the `def`, to its code in parts, for an
-    equation of pictures.
+    """Map each line of a function to its code in parts, for an equation of pictures.
 
-    A part is a text, or one of the names: [name, whether the line assigns it], or ["kept", False,
-    "kept.T"] for `kept.swapaxes(-1, -2)`.
+    The lines are the page's names for statements and the `def`. A part is a text, or one of the
+    names: [name, whether the line assigns it], or ["kept", False, "kept.T"] for
+    `kept.swapaxes(-1, -2)`.
     """
     source = read_source(function)
     tree = parsed(function)
     found = {}
     for node in [tree, *statements(tree)]:
         last = node.body[0].lineno - 1 if node is tree else node.end_lineno
-        lines = source.lines[node.lineno - source.first:last - source.first + 1]
+        lines = source.lines[node.lineno - source.first : last - source.first + 1]
         code = " ".join(re.sub("#.*", "", line).strip() for line in lines).strip()
-        right = len(code) if node is tree else code.find("= ")      # where what is assigned ends
+        right = len(code) if node is tree else code.find("= ")  # where what is assigned ends
         parts = []
         end = 0
         for match in NAME.finditer(code):
             name, flipped = match.groups()
-            is_keyword = node is not tree and code.startswith("=", match.end())     # `eps=eps`
+            is_keyword = node is not tree and code.startswith("=", match.end())  # `eps=eps`
             if name in names and not is_keyword:
-                made = match.start() < right
-                part = [name, made, f"{name}.T"] if flipped else [name, made]
-                parts += [code[end:match.start()], part]
+                part = [name, match.start() < right] + [f"{name}.T"] * bool(flipped)
+                parts += [code[end : match.start()], part]
                 end = match.end()
         found[f"{side}{node.lineno}"] = [part for part in [*parts, code[end:]] if part]
     return found
@@ -157,4 +170,7 @@ def summary(value):
 
 def short(values):
     """Round numbers to four digits for JSON; those that are not finite become strings."""
-    return [float(f"{value:.4g}") if np.isfinite(value) else str(value) for value in np.asarray(values, np.float64)]
+    return [
+        float(f"{value:.4g}") if np.isfinite(value) else str(value)
+        for value in np.asarray(values, np.float64)
+    ]

@@ -1,4 +1,4 @@
-"""Tests of XLA compile anew: what an earlier run has left in the user's cache would hide a mistake."""
+"""Tests of XLA compile anew: an earlier run's cache would hide a mistake."""
 
 import pytest
 
@@ -12,6 +12,7 @@ def jax(monkeypatch):
     except UserError as error:
         pytest.skip(str(error))
     import jax
-    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")         # of processes that a test starts
+
+    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")  # of processes that a test starts
     jax.config.update("jax_enable_compilation_cache", False)
     return jax

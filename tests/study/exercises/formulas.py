@@ -49,7 +49,7 @@ class Formula:
     def product(self, at):
         made = self.mp.mpf(1)
         while self.left and self.left[0] not in ("+", "-", ")"):
-            if self.left[0].startswith("∑"):        # over all that follows in the product
+            if self.left[0].startswith("∑"):  # over all that follows in the product
                 letters = re.findall(r"[a-z]", self.left.pop(0))
                 rest, total = self.left, 0
                 for turn in itertools.product(*(range(self.sizes[each]) for each in letters)):

@@ -18,7 +18,7 @@ from npgpt.study.exercises.exercise import (
 )
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import check_lesson, relative_error
-from npgpt.study.gradcheck.flow import Flow, undone
+from npgpt.study.gradcheck.flow import undone
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.truth import cases
@@ -162,22 +162,20 @@ def test_a_session(session, npgpt, train):
 def test_files_leave_out_the_lines_of_their_level_and_reveal_no_answer(layer):
     missing = []
     for step in (Step(layer, what) for what in levels_of(layer)):
-        lesson = step.lesson
+        lesson, text = step.lesson, step_text(step, "file.py")
         backward = without_explanations(lesson, [*read_source(lesson.backward).lines])
-        text = step_text(step, "file.py")
         assert text.startswith(f"# npgpt exercise: {layer}, {step.what}\n")
         assert "\n".join(read_source(lesson.forward).lines) in text
-        written = text[text.index(f"def {lesson.backward.__name__}("):]
+        written = text[text.index(f"def {lesson.backward.__name__}(") :]
+        assert "..." in written
+        assert not re.search(r"(?m)^ *[^#\s][^#\n]*# .*[^)]$", written)  # shapes only
+        for line in backward:
+            if line.strip().startswith("# "):  # a line of the forward
+                assert (line in written) == (step.what != "level 3")
         if "step" in step.what:
             assert len(step.left_out) == 1
         else:
             missing.append(len({*backward} - {*written.split("\n")}))
-        assert not re.search(r"(?m)^ *[^#\s][^#\n]*# .*[^)]$", written)        # shapes only
-        comments = {line for line in backward if line.strip().startswith("# ")}
-        is_empty = step.what == "level 3"
-        assert all((line in written) != is_empty for line in comments) and "..." in written
-        forward = {*Flow(lesson.forward, lesson.backward).code.values()}
-        assert {line.strip(" #") for line in comments} <= forward
     if layer in LONG_WAYS:
         assert missing.pop(0) >= 4
     assert missing[0] == 1 and missing == sorted({*missing})
@@ -186,7 +184,7 @@ def test_files_leave_out_the_lines_of_their_level_and_reveal_no_answer(layer):
 @pytest.mark.parametrize("layer", LONG_WAYS)
 def test_a_long_way_has_a_right_gradient_for_every_variable(layer):
     """The loss does not depend on probs, and count is a constant."""
-    for case in cases(layer, seed=2)[:8]:
+    for case in cases(layer, seed=2)[:4]:
         long_way = dataclasses.replace(case.lesson, backward=LONG_WAYS[layer])
         checks = check_lesson(long_way, known=truth(case.lesson))
         assert {each.variable for each in checks if each.verdict != OK} <= {"probs", "count"}
@@ -215,15 +213,13 @@ def test_a_line_undoes_lines_of_the_forward(row):
     assert [each.split()[0].strip(",") for each in undone(lesson, line).values()] == names
 
 
-def test_what_a_solution_prints_and_raises_is_short_and_without_escape_codes(npgpt):
-    printed = r"print('\x1b[31m\tred\n' + 'a' * (8 << 20))"
-    for line in printed, r"raise ValueError('\x1b[31m' + 'a' * (2 << 20))":
-        Path("mine.py").write_text(SOLUTION.replace("    return dx", f"    {line}\n    return dx"))
-        code, out, err = npgpt("exercise", "check", "mine.py")
-        assert "\x1b" not in out + err and len(out) < 1000 and len(err) < 70000
-        assert code == ("ValueError: \\x1b[31maaa" in out) and (code or "right: every" in out)
-        assert code or err.startswith("\\x1b[31m\tred\naaa")
-        assert code or err.endswith("aaa\n[more output left out]\n")
+def test_what_a_solution_prints_is_short_and_without_escape_codes(npgpt):
+    line = r"print('\x1b[31m\tred\n' + 'a' * (1 << 20))"
+    Path("mine.py").write_text(SOLUTION.replace("    return dx", f"    {line}\n    return dx"))
+    code, out, err = npgpt("exercise", "check", "mine.py")
+    assert code == 0 and "right: every" in out and len(err) < 70000
+    assert err.startswith("\\x1b[31m\tred\naaa")
+    assert err.endswith("aaa\n[more output left out]\n")
 
 
 def test_what_is_no_python_is_refused(npgpt):
@@ -237,10 +233,10 @@ def test_a_bug_is_one_line_with_wrong_gradients(layer, tmp_path):
     lesson, case, file = lesson_named(layer), cases(layer)[0], tmp_path / "bug.py"
     right = without_explanations(lesson, [*read_source(lesson.backward).lines])
     for seed in range(3):
-        file.write_text(text := bug_text(lesson, seed, file))
+        file.write_text(text := bug_text(Step(layer, f"bug {seed}"), file))
         bug = runpy.run_path(str(file))[lesson.backward.__name__]
         made = lesson.named(lesson.apply(bug, case.arguments()))
         assert any(relative_error(made[name], true) > 1e-3 for name, true in case.results.items())
-        lines = zip(right, text.strip().split("\n")[-len(right):], strict=True)
+        lines = zip(right, text.strip().split("\n")[-len(right) :], strict=True)
         [(old, new)] = [each for each in lines if len({*each}) > 1]
-        assert new.find("  # ") == old.find("  # ")      # the comment has not moved
+        assert old.partition("  # ")[2] == new.partition("  # ")[2]

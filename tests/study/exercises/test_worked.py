@@ -12,8 +12,12 @@ from npgpt.study.exercises.terms import entries, written
 from npgpt.study.exercises.worked import symbol, text_of, worked
 from npgpt.study.lessons.table import LESSONS
 
-STEPS = [Step(layer, what) for layer in LESSONS for what in levels_of(layer)
-         if what in ("long way", "level 1")]
+STEPS = [
+    Step(layer, what)
+    for layer in LESSONS
+    for what in levels_of(layer)
+    if what in ("long way", "level 1")
+]
 # a line | what is shown, in order
 SHOWN = """
 linear dweight | dweight[0,2] = rows[0,0]·dy_rows[0,2] + rows[1,0]·dy_rows[1,2]\n | \n\
@@ -76,23 +80,25 @@ def test_long_sums_are_broken_below_their_beginning():
     assert second == " " * 25 + "+ dxhat[0,1,2]·xhat[0,1,2]) / 3"
 
 
-def test_terms_of_a_sum_and_brackets():
-    a, b, c = (entries(name, value) for name, value in zip("abc", (2.0, -3.0, 5.0), strict=True))
-    for term, text in (
-        (a - (b - c), "a - (b - c)"), (a - b - c, "a - b - c"), (a * (b + c), "a·(b + c)"),
-        (a / (b * c), "a / (b·c)"), (-(a + b), "-(a + b)"), (-a * b, "(-a)·b"),
-        (1 - a * a, "1 - a·a"), ((a + b) / 2, "(a + b) / 2"), ((a * b) ** 2, "(a·b)^2"),
-        (a + b + c + a, "a + b + … + a"), (0 + a, "a"), (a * -0.5, "a·(-0.5)"),
-    ):
-        code = text.replace("·", "*").replace("^", "**").replace("…", "c")
-        value = eval(code, {"a": 2.0, "b": -3.0, "c": 5.0})
-        assert (written(term, symbol, 3), term.value) == (text, value)
+TERMS = """a - (b - c) | a - b - c | a·(b + c) | a / (b·c) | -(a + b) | (-a)·b | 1 - a·a
+(a + b) / 2 | (a·b)^2 | a + b + … + a | a·(-0.5)""".replace("\n", " | ")
 
 
-def test_two_digits():
-    numbers = {-0.0016: "-0.0016", -0.001: "-0.001", -1e-12: "0.00", 0.0949: "0.095",
-               0.095: "0.10", -1.0: "-1.00"}
-    assert {number: text_of(number) for number in numbers} == numbers
+@pytest.mark.parametrize("text", TERMS.split(" | "))
+def test_terms_of_a_sum_and_brackets(text):
+    numbers = {"a": 2.0, "b": -3.0, "c": 5.0}
+    code = text.replace("·", "*").replace("^", "**").replace("…", "c")
+    term = eval(code, {name: entries(name, value) for name, value in numbers.items()})
+    assert (written(term, symbol, 3), term.value) == (text, eval(code, numbers))
+
+
+@pytest.mark.parametrize(
+    "row",
+    "-0.0016 -0.0016, -0.001 -0.001, -1e-12 0.00, 0.0949 0.095, 0.095 0.10, -1 -1.00".split(", "),
+)
+def test_two_digits(row):
+    number, text = row.split()
+    assert text_of(float(number)) == text
 
 
 def test_ones_own_layer_has_one_or_none(tmp_path, monkeypatch):

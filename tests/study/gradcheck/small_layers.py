@@ -7,7 +7,7 @@ by an error. All words must be said, those after "not " must not. A fact with "f
 without mpmath. Lines that begin with "#   " go on.
 """
 
-LAYERS = r'''
+LAYERS = r"""
 # a class is its own cache | Affine(W=6 5, b=5) | x=4,6 | | right
 # dW and db are found in self | Affine(W=6 5, b=5) | x=4,6 | d.sum(0) => d.mean(0) |
 #   WRONG b: d.mean(0) | db is 0.25 times the true
@@ -574,4 +574,47 @@ def soft_backward(dy, cache):
     dv = p.T @ dy
     dz = p * (dp - (dp * p).sum(1, keepdims=True))
     return dz, dv
-'''
+
+# a dict, unpacked as one | swish | x=4,5,6; beta=6 |
+#   (x, beta, s)\ndef => {'x': x, 'b': beta, 's': s}\ndef @@ s = cache => s = cache.values() |
+#   right | not float64
+# a dict of gradients | swish | x=4,5,6; beta=6 |
+#   return dx, dbeta => return {'dbeta': dbeta, 'x': dx} | right
+# a gradient whose name says nothing | swish | x=4,5,6; beta=6 |
+#   dx = dout * s + dz * beta\n    return dx => b = dout * s + dz * beta\n    return b | right
+# a result that is changed in place | swish | x=4,5,6; beta=6 |
+#   y = x * s\n => y = x.copy()\n    y *= s\n | right
+# the gradient of the result is changed in place | swish | x=4,5,6; beta=6 |
+#   ds = dout * x => dout *= x\n    ds = dout\n    dout = dout / x | right
+# a name for something else | swish | x=4,5,6; beta=6 |
+#   ds = dout * x\n    dz = ds * s => ds = 2 * dout * x\n    dz = ds / 2 * s | right
+# a sum by loops | swish | x=4,5,6; beta=6 | dbeta = (dz * x).sum(axis=(0, 1)) =>
+#   dbeta = np.zeros(6)\n    for row in dz * x:\n        for dbeta_row in row:\n
+#               dbeta += dbeta_row | right
+def swish_forward(x, beta):
+    z = beta * x
+    s = 1 / (1 + np.exp(-z))
+    y = x * s
+    return y, (x, beta, s)
+def swish_backward(dout, cache):
+    x, beta, s = cache
+    ds = dout * x
+    dz = ds * s * (1 - s)
+    dbeta = (dz * x).sum(axis=(0, 1))
+    dx = dout * s + dz * beta
+    return dx, dbeta
+"""
+
+# Typical mistakes in the files of tools/examples/cs231n, which are right; a line is
+# "file, and layer if it has another name | inputs | old => new | verdict".
+CS231N = """
+affine | | db = np.sum(dout, axis=0) => db = np.mean(dout, axis=0) | WRONG b: db =
+relu | x=4,5 | dout * (x > 0) => dout * (dout > 0) | WRONG x: dx =
+batchnorm | | dxc = dx_hat / std + 2 / N * xc * dvar => dxc = dx_hat / std | WRONG xc: dxc =
+layernorm | | np.sum(dx_hat * xc, axis=1, => np.sum(dx_hat * xc, axis=0, | WRONG var: dvar =
+softmax_loss | | dx /= N => dx /= C | WRONG x: dx /=
+two_layer_net two_layer_net_loss | | da1[a1 <= 0] = 0 => da1[h1 < 0] = 0 | WRONG a1: da1[h1
+lstm_step | | prev_c * f * (1 - f) => prev_c * (1 - f) | WRONG af: daf =
+temporal_softmax_loss | x=4,5,3; y=4,5:0..3; mask=4,5:0..2 | \
+dx_flat *= mask_flat[:, None] / N => dx_flat /= N | WRONG x_flat: dx_flat /=
+"""

@@ -1,7 +1,6 @@
-"""What is said of the layers of ten people, each right and with a planted mistake (schools/), of
-`small_layers.py`, of packages and of many pairs; and what stays as it was.
-"""
+"""What is said of `small_layers.py`, `schools.py` and the examples in the style of CS231n."""
 
+import importlib
 import random
 import re
 from pathlib import Path
@@ -14,30 +13,21 @@ from npgpt.study.gradcheck.check import first_wrong
 from npgpt.study.gradcheck.own import check_own
 from npgpt.study.gradcheck.verdicts import ROUNDED
 from npgpt.study.lessons.own_make import read_pair
-from tests.study.gradcheck.schools.masks import ResidualDropout
-from tests.study.gradcheck.schools.planted import PLANTED
-from tests.study.gradcheck.schools.updates import Highway
-from tests.study.gradcheck.small_layers import LAYERS
+from tests.study.gradcheck.schools import SCHOOLS
+from tests.study.gradcheck.small_layers import CS231N, LAYERS
 
-SCHOOLS = Path(__file__).with_name("schools")  # ten people's layers; none knows of npgpt
+EXAMPLES = Path(__file__).parents[3] / "tools/examples/cs231n"
 CASES = [
     (case, re.sub("(?m)^# .*\n", "", block))
-    for block in LAYERS.strip().replace("\n#   ", " ").split("\n\n")
+    for block in (LAYERS + SCHOOLS).strip().replace("\n#   ", " ").split("\n\n")
     for case in re.findall("(?m)^# (.*)", block)
 ]
-for line in PLANTED.strip().replace("\n    ", " ").split("\n"):
-    school, name, given, change = line.split(" | ", 3)
-    text = (SCHOOLS / school).read_text()
-    CASES.append((f"right {name} | {name} | {given} | | right | not float64 | not other", text))
-    CASES.append((f"planted {name} | {name} | {given} | {change} | not float64", text))
-PAIR = """
-def {0}_forward(x):
-    y = twice(x) * SCALE
-    return y, None
-def {0}_backward(dy, cache):
-    dx = 2 * dy
-    return dx
-"""
+for row in CS231N.strip().split("\n"):
+    layer, inputs, edit, wrong = row.split("|")
+    file, layer = layer.split()[0], layer.split()[-1]
+    text = (EXAMPLES / f"{file}.py").read_text()
+    CASES.append((f"right {file} | {layer} | {inputs} | | right | not float64", text))
+    CASES.append((f"planted {file} | {layer} | {inputs} | {edit} | {wrong}", text))
 
 
 @pytest.mark.parametrize(("case", "code"), CASES, ids=[case.split(" |")[0] for case, _ in CASES])
@@ -70,41 +60,21 @@ def test_it_is_said_of(case, code, tmp_path, monkeypatch):
         assert (word.removeprefix("not ") in said) != word.startswith("not "), said
 
 
-IMPORTS = [
-    "from .tools import twice\nfrom ..common import SCALE",
-    "from tools import twice, SCALE",
-    "from nets.deep.tools import twice, SCALE",
-]
+@pytest.mark.parametrize(
+    ("name", "weights"), [("ResidualDropout", [np.ones(6)]), ("Highway", [np.eye(6), np.eye(6)])]
+)
+def test_verify_leaves_the_generators_and_the_object_as_they_were(
+    name, weights, tmp_path, monkeypatch
+):
+    """The one draws random numbers, the backward of the other changes its weights."""
+    code = next(code for _, code in CASES if f"class {name}" in code)
+    (tmp_path / f"own_{name}.py").write_text(f"import numpy as np\n{code}")
+    monkeypatch.syspath_prepend(tmp_path)
+    layer = getattr(importlib.import_module(f"own_{name}"), name)(*weights)
 
+    def state():
+        return repr((np.random.get_state(), random.getstate(), vars(layer)))  # noqa: NPY002
 
-@pytest.mark.parametrize("lines", IMPORTS)
-def test_imports_without_an_init_file(lines, npgpt, tmp_path):
-    """What runs only as a script, and never ends, does not run."""
-    own = tmp_path / "nets/deep/own.py"
-    own.parent.mkdir(parents=True)
-    own.with_name("tools.py").write_text("SCALE = 1\ndef twice(x):\n    return 2 * x")
-    (tmp_path / "nets/common.py").write_text("SCALE = 1")
-    end = "if __name__ == '__main__':\n    while True: pass"
-    own.write_text(f"{lines}{PAIR.format('own')}{end}")
-    code, out, err = npgpt("gradcheck", own, "--input", "x=4,5")
-    assert (code, err) == (0, "") and "right to 40 digits or more" in out
-
-
-def test_eight_pairs_of_which_one_is_wrong_and_one_fails(npgpt, tmp_path):
-    text = "twice, SCALE = (lambda x: 2 * x), 1" + "".join(map(PAIR.format, "abcdefgh"))
-    text = text.replace("d_forward(x):", "d_forward(x):\n    1 / 0").replace("2 * dy", "3 * dy", 1)
-    (tmp_path / "own.py").write_text(text)
-    code, out, err = npgpt("gradcheck", tmp_path / "own.py", "--input", "x=4,5")
-    assert code == 2 and "not all of it could be checked" in err
-    assert "d --input x=…: line 24: ZeroDivisionError" in out.split("checked in")[1]
-    assert "dx is 1.5 times" in out and "7 inputs and parameters, 1 wrong" in out
-
-
-def test_verify_leaves_the_generators_and_the_object_as_they_were():
-    random.seed(1)
-    for layer in ResidualDropout(np.ones(6)), Highway(np.eye(6), np.eye(6)):
-        both = np.random.get_state(), random.getstate()  # noqa: NPY002
-        before = repr((both, vars(layer)))
-        assert verify(layer, x=np.ones((4, 6))).right
-        both = np.random.get_state(), random.getstate()  # noqa: NPY002
-        assert repr((both, vars(layer))) == before
+    before = state()
+    assert verify(layer, x=np.ones((4, 6))).right
+    assert state() == before

@@ -6,11 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from npgpt.study.exercises.exercise import Exercise, Step, level_text
+from npgpt.study.exercises.exercise import Exercise, Step, step_text
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.judge.judge import judge
 from npgpt.study.judge.outcome import load_solution
 from tests.helpers.runs import refused
+
+
+def level_text(lesson, level, path, backward=None):
+    """The text of an exercise file; backward: lines without blanks."""
+    step = Step(lesson.key, f"level {level}" if level else "long way")
+    return step_text(step, path, backward=backward)
 
 
 def solved(lesson, level, path="file.py"):

@@ -17,17 +17,17 @@ class/=1+1/a.py : # npgpt exercise: linear, level 3\n!
 class/bob/mine.py : # npgpt exercise: linear, level 3\n(
 class/bob/b.py : # npgpt exercise: dropout, level 1\ndef dropout_backward(dy, cache):\n    dx = ...
 $ exercise grade class --out grades.csv --json results.json --seed 5
-        dropout level 1  linear level 3  right\n=1+1  -                wrong 42        0\n\
+        dropout level 1  linear level 3  right\n=1+1  -                wrong 62        0\n\
 bob   unfinished       error           0\n\nall in the same random cases (--seed 5)\n
   not hello
 $ show grades.csv
   student,exercise,verdict,line,gradient,mistake,remarks\n'=1+1,dropout level 1,missing,,,,\n\
-'=1+1,linear level 3,wrong,42,drows,its sign is wrong,\
+'=1+1,linear level 3,wrong,62,drows,its sign is wrong,\
 handed in more than once: =1+1/mine.py counts\nbob,dropout level 1,unfinished,3,,,\n\
 bob,linear level 3,error,,,line 2: '(' was never closed,\n
 $ show results.json
   "name": "=1+1: linear level 3",\n   "score": 0,\n   "max_score": 1,\n   "status": "failed",\n\
-   "output": "wrong, line 42, drows, its sign is wrong, \
+   "output": "wrong, line 62, drows, its sign is wrong, \
 handed in more than once: =1+1/mine.py counts"
 $ exercise grade class/bob --json results.json
   bob  unfinished
@@ -49,12 +49,11 @@ class/b/own.py : # npgpt exercise: affine of ../affine.py, level 3
 class/__MACOSX/a.py :
 $ exercise grade class --out grades.csv --seed 5
   \na  right           1\nb  -               0\n
-  \nnot judged: __MACOSX: what macOS adds to an archive
-  \nnot judged: b/__MACOSX: what macOS adds to an archive
+  not MACOSX
   \nnot judged: b/a.ipynb: a notebook: hand in a .py file
   \nnot judged: b/a.zip: an archive: unpack it
   \nnot judged: b/gelu.py: gelu_tanh has no long way
-  \nnot judged: b/my.py: is not an exercise file, because its first line does not say which
+  \nnot judged: b/my.py: is not an exercise file: its first line does not say which
   \nnot judged: b/my.txt: no .py file
   \nnot judged: b/own.py: on a layer in a file of one's own: npgpt exercise check judges it
   not b/.mine.py

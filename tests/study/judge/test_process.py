@@ -40,9 +40,14 @@ def alive(pid):
         return not Path("/proc/self").exists() or ") Z" not in Path(f"/proc/{pid}/stat").read_text()
 
 
-@pytest.mark.parametrize(("end", "says"), [
-    ("os._exit(200)", "exit code 200"), ("while True: pass", "endless loop"),
-    ("os.closerange(0, 64); time.sleep(60)", "endless loop")])
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        ("os._exit(200)", "exit code 200"),
+        ("while True: pass", "endless loop"),
+        ("os.closerange(0, 64); time.sleep(60)", "endless loop"),
+    ],
+)
 def test_what_a_file_leaves_behind_is_ended(end, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(LEAVES + end)

@@ -5,42 +5,37 @@ import re
 import numpy as np
 import pytest
 
-from npgpt.study.exercises.exercise import read_exercise
 from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import Recorded
 from npgpt.study.judge.outcome import load_solution
 from npgpt.study.lessons.lesson import map_arrays
-from npgpt.study.lessons.table import chosen_lessons
-from npgpt.study.page.edits import edited, view_name, views_of
-from npgpt.study.page.page import studied_layer
+from npgpt.study.page.edits import edited
 from npgpt.study.page.steps import known_truth
+from tests.study.page.conftest import VIEWS, for_each, studied
 
-for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
-    pytest.importorskip(module, reason="makes the study page")
-
-LESSONS = {view_name(view): view for each in chosen_lessons("all") for view in views_of(each)}
 NUMBER = re.compile(
-    r"(d[\w.]+)(?:\[([\d, ]+)\])? is (\S+), the central difference ([^\s,;]+)(?:, ratio ([^\s,;]+))?"
+    r"(d[\w.]+)(?:\[([\d, ]+)\])? is (\S+), the central difference ([^\s,;]+)(?:, ratio "
+    r"([^\s,;]+))?"
 )
 
 
-@pytest.mark.parametrize("name", LESSONS)
-def test_it_is_wrong_and_its_numbers_are_true(name, tmp_path):
+@for_each(sorted(VIEWS.keys() - {"gpt"}))  # its parts have the same mistakes
+def test_it_is_wrong_and_its_numbers_are_true(name):
     """The edited function is made as for the judge, and runs as a whole."""
-    lesson = LESSONS[name]
+    lesson = VIEWS[name]
     known = known_truth(lesson.key)
     # the last gradient of a name is that of its first value
     measured = {f"d{each.name}": each.true for each in reversed(known.variables)}
     measured |= {f"d{each}": true for each, true in known.inputs.items()}
-    planted = studied_layer(lesson)["data"]["planted"]
+    planted = studied(name)["data"]["planted"]
     assert {int(line[1:]) for line in planted} <= {
-        each.first for each in read_source(lesson.backward).statements}
+        each.first for each in read_source(lesson.backward).statements
+    }
     for line, mistake in planted.items():
         assert mistake["answer"]["first"] == line
-        path = tmp_path / f"{line}.py"
-        path.write_text(edited(lesson, {int(line[1:]): mistake["text"]}, path)[0])
-        solution = load_solution(read_exercise(path))
+        exercise, _ = edited(lesson, {int(line[1:]): mistake["text"]})
+        solution = load_solution(exercise)
         backward = Recorded(solution.function, tree=solution.tree)
         arguments = map_arrays(np.copy, (known.dy, known.cache))
         with np.errstate(all="ignore"):
@@ -59,10 +54,10 @@ def test_it_is_wrong_and_its_numbers_are_true(name, tmp_path):
 
 
 def test_the_common_mistakes_of_the_derivation_come_first():
-    planted = [mistake for name in ("chain", "embedding", "layernorm")
-               for mistake in studied_layer(LESSONS[name])["data"]["planted"].values()]
-    first = {each["text"]: each["answer"]["lines"][0]["said"] for each in planted}
+    first = {}
+    for name in "chain", "embedding", "layernorm":
+        for mistake in studied(name)["data"]["planted"].values():
+            first[mistake["text"]] = mistake["answer"]["lines"][0]["said"][0]
     assert "du = dv * np.sin(u)" in first and "dwte[idx] += dtoken" in first
-    assert (
-        first["dx = rstd * (dxhat - mean_dxhat)"][0] == "the term xhat * mean_dxhat_xhat is missing"
-    )
+    said = first["dx = rstd * (dxhat - mean_dxhat)"]
+    assert said == "the term xhat * mean_dxhat_xhat is missing"

@@ -1,8 +1,13 @@
-"""Batch normalisation in training mode. The forward also updates the running averages in bn_param."""
+"""Batch normalisation in training mode. The forward updates bn_param's running averages."""
 
 import numpy as np
 
-LESSON = {"x": "N D", "gamma": "D", "beta": "D", "bn_param": {"mode": "train", "eps": 1e-5, "momentum": 0.9}}
+LESSON = {
+    "x": "N D",
+    "gamma": "D",
+    "beta": "D",
+    "bn_param": {"mode": "train", "eps": 1e-5, "momentum": 0.9},
+}
 
 
 def batchnorm_forward(x, gamma, beta, bn_param):
@@ -16,7 +21,7 @@ def batchnorm_forward(x, gamma, beta, bn_param):
 
     mean = x.mean(axis=0)
     xc = x - mean
-    var = np.mean(xc ** 2, axis=0)
+    var = np.mean(xc**2, axis=0)
     std = np.sqrt(var + eps)
     x_hat = xc / std
     out = gamma * x_hat + beta
@@ -34,7 +39,7 @@ def batchnorm_backward(dout, cache):
     dgamma = np.sum(dout * x_hat, axis=0)
     dbeta = np.sum(dout, axis=0)
     dx_hat = dout * gamma
-    dstd = -np.sum(dx_hat * xc, axis=0) / std ** 2
+    dstd = -np.sum(dx_hat * xc, axis=0) / std**2
     dvar = 0.5 * dstd / std
     dxc = dx_hat / std + 2 / N * xc * dvar
     dmean = -np.sum(dxc, axis=0)

@@ -1,4 +1,6 @@
-"""Layer normalisation. The cache is a dict, and the results have names of their own: their order says what they are."""
+"""Layer normalisation. The cache is a dict, and the results have names of their own: their order
+says what they are.
+"""
 
 import numpy as np
 
@@ -23,7 +25,7 @@ def layernorm_backward(dout, cache):
     grad_beta = dout.sum(axis=0)
 
     dx_hat = dout * cache["gamma"]
-    dvar = -0.5 * np.sum(dx_hat * xc, axis=1, keepdims=True) / std ** 3
+    dvar = -0.5 * np.sum(dx_hat * xc, axis=1, keepdims=True) / std**3
     dmean = -np.sum(dx_hat, axis=1, keepdims=True) / std
     grad_x = dx_hat / std + dvar * 2 * xc / D + dmean / D
     return grad_x, grad_gamma, grad_beta

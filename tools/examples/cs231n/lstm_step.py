@@ -26,12 +26,12 @@ def lstm_step_forward(x, prev_h, prev_c, Wx, Wh, b):
 def lstm_step_backward(dnext_h, dnext_c, cache):
     x, prev_h, prev_c, Wx, Wh, i, f, o, g, next_c = cache
     tanh_c = np.tanh(next_c)
-    dnext_c = dnext_c + dnext_h * o * (1 - tanh_c ** 2)     # next_h depends on it, too
+    dnext_c = dnext_c + dnext_h * o * (1 - tanh_c**2)  # next_h depends on it, too
     dprev_c = dnext_c * f
     dai = dnext_c * g * i * (1 - i)
     daf = dnext_c * prev_c * f * (1 - f)
     dao = dnext_h * tanh_c * o * (1 - o)
-    dag = dnext_c * i * (1 - g ** 2)
+    dag = dnext_c * i * (1 - g**2)
     da = np.hstack((dai, daf, dao, dag))
     dx, dprev_h = da.dot(Wx.T), da.dot(Wh.T)
     dWx, dWh = x.T.dot(da), prev_h.T.dot(da)

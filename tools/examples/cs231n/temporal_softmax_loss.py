@@ -7,7 +7,9 @@ import numpy as np
 
 
 def temporal_softmax_loss(x, y, mask):
-    """Return the loss, summed over the steps and averaged over the examples, and the gradient of the scores x."""
+    """Return the loss, summed over the steps and averaged over the examples, and the gradient of
+    the scores x.
+    """
     N, T, V = x.shape
     x_flat = x.reshape(N * T, V)
     y_flat = y.reshape(N * T)

@@ -1,8 +1,18 @@
-"""A network of two layers with L2 regularisation. One function returns the loss and a dict of gradients."""
+"""A network of two layers with L2 regularisation. One function returns the loss and a dict of
+gradients.
+"""
 
 import numpy as np
 
-LESSON = {"X": "N D: constant", "y": "N: 0..C", "W1": "D H", "b1": "H", "W2": "H C", "b2": "C", "reg": 0.1}
+LESSON = {
+    "X": "N D: constant",
+    "y": "N: 0..C",
+    "W1": "D H",
+    "b1": "H",
+    "W2": "H C",
+    "b2": "C",
+    "reg": 0.1,
+}
 
 
 def two_layer_net_loss(X, y, W1, b1, W2, b2, reg):

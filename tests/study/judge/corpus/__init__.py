@@ -65,7 +65,7 @@ def source(layer, solution):
     """The source of a solution's function, without docstring and comments, which quote code."""
     text = inspect.getsource(lesson_named(layer).backward)
     first, *lines = text.splitlines(keepends=True)
-    del lines[:ast.parse(text).body[0].body[0].end_lineno - 1]      # the docstring
+    del lines[: ast.parse(text).body[0].body[0].end_lineno - 1]  # the docstring
     body = "".join(line for line in lines if not line.strip().startswith("#"))
     for each in SOLUTIONS[layer]:
         if each.body and solution.name == f"of {each.name}":

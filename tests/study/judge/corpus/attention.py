@@ -1,6 +1,6 @@
 """Attention. q, dmix (4, 2, 5, 3), k, v (4, 2, 7, 3), att (4, 2, 5, 7)."""
 
-SOLUTIONS = r'''
+SOLUTIONS = r"""
 layer attention
 right | the long way
     q, k, v, scale, att, dropout_mask = cache
@@ -80,4 +80,4 @@ wrong | dot = (datt * att) => dot = (datt * kept) @@ dmasked = kept * (datt - do
   | at dmasked = kept
 wrong |     kept = att if dropout_mask is None else att * dropout_mask          # (B, H, T, S)\n \
   =>  @@ dv = att.swapaxes(-1, -2) @ dmix
-'''
+"""

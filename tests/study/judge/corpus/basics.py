@@ -1,6 +1,6 @@
 """Lesson 0: chain, twice, broadcast, difference."""
 
-SOLUTIONS = r'''
+SOLUTIONS = r"""
 layer chain
 right | in one expression
     x, a, u, y = cache
@@ -44,4 +44,4 @@ wrong | slope = (up - down) / h
 wrong | slope = (up + down) / (2.0 * h)
 wrong | dx = slope
 wrong | up = f(x + h) => h = 1e-13\n    up = f(x + h) | at h = 1e-13
-'''
+"""

@@ -1,6 +1,6 @@
 """MLP, self-attention, transformer block, and the whole model. x (4, 5, 6), F = 9."""
 
-SOLUTIONS = r'''
+SOLUTIONS = r"""
 layer mlp
 right | a tree made in steps
     c_fc, gelu, c_proj, config = cache
@@ -116,4 +116,4 @@ wrong |     for i in reversed(range(config.n_layer)): \
   =>     blocks.reverse()\n    for i in range(config.n_layer):
 wrong | dh[i] = block_backward(dx, blocks[i], ops) \
   => dh[config.n_layer - 1 - i] = block_backward(dx, blocks[i], ops)
-'''
+"""

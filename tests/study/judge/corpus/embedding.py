@@ -1,6 +1,6 @@
 """Embedding and dropout. dx (4, 5, 6), dwte (8, 6), dwpe (10, 6), idx (4, 5)."""
 
-SOLUTIONS = r'''
+SOLUTIONS = r"""
 layer embedding
 right | a one-hot matmul
     idx, vocab_size, block_size = cache
@@ -65,4 +65,4 @@ wrong | dx = dy if mask is None else dy * mask \
   => dx = dy\n    if mask is not None:\n        dx *= mask | at dx *= mask
 wrong | mask * dy => mask + dy | of an if
 wrong | dx = dy * mask if mask is None else dy
-'''
+"""

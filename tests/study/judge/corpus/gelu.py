@@ -1,6 +1,6 @@
 """GELU in its two forms. x and dy (4, 5, 6)."""
 
-SOLUTIONS = r'''
+SOLUTIONS = r"""
 layer gelu_tanh
 right | sqrt(2 / pi) with eleven digits
     x, t = cache
@@ -68,4 +68,4 @@ wrong | at return dy
     tanh = np.tanh(inner)
     slope = SQRT_2_OVER_PI * (1.0 + 0.134145 * x * x)
     return dy * (0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh**2) * slope)
-'''
+"""

@@ -2,7 +2,7 @@
 
 x (4, 5, 6)."""
 
-SOLUTIONS = r'''
+SOLUTIONS = r"""
 layer layernorm
 right | the long way
     xhat, rstd, weight, has_bias = cache
@@ -96,4 +96,4 @@ wrong | at dx = rstd
     dx = rstd * (g - g.mean(axis=0, keepdims=True) - xhat * (g * xhat).mean(axis=0, keepdims=True))
     return dx, dweight, dbias
 wrong | dx = rstd * (dxhat => dx = 0.99999 * rstd * (dxhat
-'''
+"""

@@ -1,6 +1,6 @@
 """Linear layer and language-model head. linear: x (4, 5, 6), weight (6, 8); head: weight (8, 6)."""
 
-SOLUTIONS = r'''
+SOLUTIONS = r"""
 layer linear
 right | einsum
     import numpy as np
@@ -71,4 +71,4 @@ right | drows = dlogit_rows @ weight       => dx = dlogits @ weight \
 wrong | drows = dlogit_rows @ weight.T
 wrong | dx = drows.reshape(x.shape) \
   => dx = np.zeros_like(x)\n    dx[:, -1] = dlogits[:, -1] @ weight | at dx[:, -1] =
-'''
+"""

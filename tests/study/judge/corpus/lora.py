@@ -1,6 +1,6 @@
 """LoRA: x (4, 5, 6), weight (6, 8), lora_a (6, 3), lora_b (3, 8); low (20, 3)."""
 
-SOLUTIONS = r'''
+SOLUTIONS = r"""
 layer lora
 right | einsum
     import numpy as np
@@ -35,4 +35,4 @@ wrong | dlow = 0.0 * dupdate @ lora_b.T
 wrong | dlora_a = rows.T @ dlow / len(rows) @@ drows = dfrozen @ weight.T
 wrong | drows = dlow @ lora_a.T
 wrong | dx_frozen + dx_update => dx_update | of two linear layers
-'''
+"""

@@ -1,6 +1,6 @@
 """Softmax cross-entropy. probs (4, 5, 8), column (4, 5, 1), dloss a number."""
 
-SOLUTIONS = r'''
+SOLUTIONS = r"""
 layer cross_entropy
 right | one-hot targets
     probs, column, counted, count = cache
@@ -100,4 +100,4 @@ wrong | at np.zeros_like
     at_target = np.take_along_axis(probs, column, axis=-1)
     np.put_along_axis(dlogits, column, dlosses * (at_target - 1.0), axis=-1)
     return dlogits
-'''
+"""
