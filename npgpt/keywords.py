@@ -4,7 +4,7 @@ import functools
 
 from npgpt.errors import UserError
 
-# Their names -> our argument, "" if it is none of ours, and what to do.
+# Their names -> our argument, "" if we have none, and what to do.
 OURS = {
     "input input_ids inputs": ("idx", "give it first, as idx"),
     "labels target": (

@@ -188,6 +188,7 @@ def write_level(args):
     levels = levels_of(args.layer)
     level = args.level or next(each for each in levels if each.startswith("level"))[-1]
     names = {"long": "long way", **{each.removeprefix("level "): each for each in levels}}
+    names |= {each.replace(" ", ""): each for each in levels}  # step1
     what = names.get(level)
     if what not in levels:
         raise UserError(f"--level {level}: {args.layer} has {', '.join(levels)}")

@@ -138,8 +138,8 @@ def check_continuing(config, ends=(1, 2, 3)):
     if begin < T or abs(np.concatenate(rows, axis=1) - whole).max() > 1e-3 * abs(whole).max():
         raise UserError(
             f"{config.block} cannot continue texts: token by token it computes something else than "
-            "at once; a token sees others in ops.attention_forward alone, called once, with "
-            "GPT-2's heads, mask"
+            "at once, so it trains, but cannot generate; let tokens see each other only in one "
+            "call of ops.attention_forward, with GPT-2's heads and the mask"
         )
 
 

@@ -133,6 +133,7 @@ def test_a_terminal_that_lacks_a_character_shows_a_question_mark(monkeypatch):
     set_encoding("stdout")
 
 
+@pytest.mark.slow
 def test_what_is_closed_is_not_written_to(npgpt):
     """As of a service: no traceback, and the work is done."""
     train = ["train", "--corpus", "text.txt", *TINY, "--max-iters", "2"]

@@ -98,6 +98,7 @@ DIFFERENT = [  # what makes a tokenizer.json another one than GPT-2's
 ]
 
 
+@pytest.mark.slow
 def test_what_is_gpt2s_needs_no_extra_and_what_is_not_is_read(npgpt, gpt2, monkeypatch, capsys):
     pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     folder, description = save_model_of(OWN_SIZE), describe(gpt2)

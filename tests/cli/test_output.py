@@ -2,11 +2,14 @@
 
 import json
 import math
+import os
+import sys
 
 import numpy as np
 import pytest
 
 from npgpt import load
+from npgpt.cli.keys import unix_keys
 from npgpt.training.evaluation import evaluate_split
 from tests.conftest import TEXT
 from tests.helpers.runs import bits, refused, succeeded
@@ -89,3 +92,17 @@ def test_quiet_commands_print_their_result_and_save_the_same(train, npgpt, tmp_p
     assert "evaluate" in loud[2] and quiet == (0, loud[1], "")
     assert npgpt("export tiny --out exported -q") == (0, "", "")
     refused(npgpt("eval -q nowhere"), "nowhere")
+
+
+def test_the_end_of_the_input_is_the_key_q(monkeypatch):
+    pty = pytest.importorskip("pty", reason="Windows has other terminals")
+    terminal, its = pty.openpty()
+    with open(its) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with unix_keys() as read_key:
+            os.write(terminal, b"N")
+            assert [read_key(1.0), read_key(0.0)] == ["n", None]
+            monkeypatch.setattr(os, "read", lambda *_: b"")
+            os.write(terminal, b"x")
+            assert read_key(1.0) == "q"
+    os.close(terminal)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig
+from npgpt.cli.score import surprise
 from npgpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from tests.helpers.runs import refused
 from tests.torch_gpt import unit_scale
@@ -66,3 +67,12 @@ def test_a_text_cannot_control_the_terminal(npgpt, monkeypatch):
 def test_it_refuses_in_one_line(npgpt, model, tmp_path, arguments, says):
     (tmp_path / "bad.txt").write_bytes(b"ab\xff")
     refused(npgpt("score model", *arguments), says)
+
+
+def test_each_token_has_at_least_half_a_context_before_it():
+    model = GPT(GPTConfig(vocab_size=11, block_size=3, n_layer=1, n_head=2, n_embd=8))
+    unit_scale(model.params)
+    ids = np.random.default_rng(0).integers(0, 11, 12)
+    for place in range(4, 12):
+        alone = model.score(ids[None, place - 3 : place + 1])[0, -1]
+        assert surprise(model, ids)[place - 1] == pytest.approx(-alone, rel=1e-5)

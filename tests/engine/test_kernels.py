@@ -21,7 +21,7 @@ def test_auto_is_the_fastest_that_is_there(monkeypatch):
         cpu_kernels("numba")
 
 
-def test_auto_works_with_a_broken_numba():
+def test_auto_works_with_a_broken_numba(tmp_path):
     """Numba cannot be imported with such a number of threads, and says so by a ValueError."""
     pytest.importorskip("numba", reason="compiles loops; it is in the extras fast and test")
     program = (
@@ -33,6 +33,7 @@ def test_auto_works_with_a_broken_numba():
     )
     found = subprocess.run(
         [sys.executable, "-c", program],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         env={**os.environ, "NUMBA_NUM_THREADS": "0"},

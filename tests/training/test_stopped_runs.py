@@ -90,7 +90,9 @@ def test_a_terminal_that_closes_loses_nothing(npgpt, trap, interval, code):
     # Of a new session, the first terminal that is opened controls it.
     command = shlex.join([*LONG, "--eval-interval", str(interval)])
     line = f"{trap} exec {command} <{name} >{name} 2>&1"
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
     process = subprocess.Popen(["sh", "-c", line], start_new_session=True)
+    signal.signal(signal.SIGHUP, before)
     metrics = Path("out/metrics.jsonl")
     while not (metrics.exists() and '"loss"' in metrics.read_text()):
         if select.select([terminal], [], [], 0.1)[0]:

@@ -58,13 +58,13 @@ class Loop:
 
     def name_nodes(self):
         """Name each node that becomes a variable."""
-        used = {*self.trace.values}
+        taken = {*self.trace.values}
         for node in self.nodes:
             name = node.name or node.reduction or "stored" * (node in self.stored)
             if name and node not in self.given:
-                while name in used:
+                while name in taken:
                     name += "_2"
-                used.add(name)
+                taken.add(name)
             node.name = name
 
     # What is stored, and where.

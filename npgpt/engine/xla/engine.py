@@ -125,7 +125,7 @@ class XLAEngine(ReferenceEngine):
             for name, shape in params.trained.items()
         }
         self._executables = {}  # by name, options and shapes
-        self._caches = {}  # of `own_loss` by shapes, with what is no array
+        self._caches = {}  # of `own_loss` by shapes, with their constants
         cache = cache_folder()  # without a home, each process compiles
         if jax.config.jax_compilation_cache_dir is None and cache:
             jax.config.update("jax_compilation_cache_dir", str(cache / "xla"))

@@ -246,7 +246,8 @@ def left_out(lesson, checks, ran):
     found = [each for each in checks if each.is_input and each.verdict != NOT_FOUND]
     if lesson.layer is None and len(labels) > len(found):
         said.append(
-            f"of {len(labels)} results {len(found)} are checked: of a number or a global none is"
+            f"{len(found)} of {len(labels)} results are checked; numbers and globals, such as a "
+            "returned loss, are not"
         )
     for each in lesson.weights:
         number = each.gradient[-1] if isinstance(each.gradient, tuple) else None

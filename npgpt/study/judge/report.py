@@ -144,7 +144,9 @@ def hunt_text(report, title):
     if report.right:
         return f"{title}: fixed; every gradient is right"
     failed = [line.name for line in report.lines if line.verdict not in ("", OK)]
-    wrong = ", ".join(name for name in failed if name in report.results)
+    for line in report.wrong:  # of one without a dv the evidence is a result
+        failed += [each.operands[0].partition("[")[0] for each in line.evidence]
+    wrong = ", ".join(name for name in dict.fromkeys(failed) if name in report.results)
     wrong = wrong or "an intermediate, but no result"
     text = [f"{title}: the bug is still there{in_case(report)}; wrong: {wrong}"]
     text += [f"  {each.evidence[0]}" for each in report.wrong if not each.name]

@@ -124,6 +124,7 @@ def test_whole_steps(options, max_norm, n):
     assert ours.t == 3
 
 
+@pytest.mark.slow
 def test_parameters_on_the_device_are_those_of_the_user():
     """Every kind of write counts at the next step, and reads give the latest values."""
     lesson, xla = (model_of({}, kernels=kernels) for kernels in ("reference", "xla"))
@@ -236,3 +237,14 @@ def test_tf32_needs_a_gpu_that_has_it():
     )
     with pytest.raises(UserError, match="capability 8.0 or higher, and NVIDIA T4 has 7.5"):
         XLAEngine(params, "tf32")
+
+
+def test_padded_texts_are_read_as_alone(jax, capsys):
+    """On the way a line says what is compiled."""
+    model = model_of({}, kernels="xla")
+    idx = np.array([[0, 0, 1, 2], [3, 4, 1, 2]])
+    both = model.reader(2, mask=idx > 0).read(idx)
+    for row, begin in enumerate((2, 0)):
+        alone = model.reader(1).read(idx[row : row + 1, begin:])
+        np.testing.assert_allclose(both[row, begin:], alone[0], rtol=1e-4, atol=1e-4)
+    assert "XLA compiles generation" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import pytest
 
 from npgpt import UserError
 from npgpt.study import verify
+from npgpt.study.lessons.own_call import kind_of
 from tests.study.judge.solutions import each_of, play
 
 SWISH = """
@@ -132,3 +133,8 @@ def test_verify_in_a_notebook(capsys):
         verify(double_forward, double_backward, x=1, mask=1.0)
     with pytest.raises(UserError, match="define it by def"):
         verify(eval("lambda x: (x, x)"), np.exp, x=x)
+
+
+def test_what_a_function_has_returned_is_said():
+    said = list(map(kind_of, [(1, 2), np.zeros(2), None, 3]))
+    assert said == ["2 results", "an array", "nothing", "a int"]

@@ -11,6 +11,7 @@ from npgpt.study.gradcheck.truth import EXACT, Case, cases
 from npgpt.study.judge import names
 from npgpt.study.judge.report import report_text
 from npgpt.study.lessons.lesson import map_arrays
+from npgpt.study.lessons.random_settings import OPTIONS, OPTIONS_OFF
 from npgpt.study.lessons.setting import PLAIN, SIZES
 from npgpt.study.lessons.table import LESSONS, lesson_named
 from tests.study.judge.said import SAID
@@ -97,3 +98,9 @@ def test_prints_are_seen_once_although_the_lines_run_often(tmp_path, capsys):
     for new in "dy * weight", "dy / weight":
         report_on("layernorm", f"dxhat = dy * weight => print('here')\n    dxhat = {new}", tmp_path)
         assert capsys.readouterr().out == "here\n"
+
+
+def test_the_options_of_the_cases_are_others_than_the_plain_ones():
+    for option in OPTIONS + [each for each in OPTIONS_OFF if each]:
+        plain = PLAIN.model if option in OPTIONS else dataclasses.replace(PLAIN.model, bias=False)
+        assert all(plain.resolved(name) != value for name, value in option.items()), option

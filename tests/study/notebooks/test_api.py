@@ -59,6 +59,7 @@ def test_a_picture_survives_what_is_not_finite():
     assert figure.axes[0].images[0].get_clim() == (-3.0, 3.0)
 
 
+@pytest.mark.slow
 def test_a_wrong_gradient_is_shown_beside_the_true_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     checked, case = study.check("layernorm", wrong, seed=3), study.case("layernorm")

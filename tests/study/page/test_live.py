@@ -65,6 +65,7 @@ def test_an_edited_line_is_judged(judged, capfd, row):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_one_check_at_a_time(judged, monkeypatch):
     """A second one waits until the first has ended. Code that loops is ended."""
     line = line_with("layernorm", "dx =")

@@ -258,3 +258,9 @@ def test_a_page_without_lessons(npgpt, tmp_path):
     assert "<h1>A model on a text</h1>" in page
     body = page.partition("<body>")[2].partition("<script")[0]
     assert not re.search('id="walk"|<input|study --open|disabled', body)
+
+
+def test_what_a_backward_returns_is_beside_what_the_forward_is_given():
+    first, *others = studied("linear")["rows"]
+    assert [unit["returns"] for unit in first["backward"]].count(True) == 1
+    assert not any(unit["returns"] for row in others for unit in row["backward"])
