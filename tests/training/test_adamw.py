@@ -7,6 +7,7 @@ from npgpt import GPT, AdamW, GPTConfig
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.update import SLICE
 from npgpt.errors import NotFiniteError
+from npgpt.training.adamw import adamw_update
 from npgpt.training.schedule import learning_rate
 from tests.cases import CPU_KERNELS
 from tests.torch_gpt import torch_parameters, unit_scale
@@ -115,3 +116,10 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
         with np.errstate(all="ignore"), pytest.raises(NotFiniteError):
             optimizer.step(grads, max_norm=1.0)
         assert (params.flat == before).all() and (optimizer.m.flat == 0).all() and optimizer.t == 0
+
+
+def test_the_rule_returns_what_it_has_changed():
+    """XLA, whose arrays cannot be written to, reads the results."""
+    p, g, m, v = np.random.default_rng(0).random((4, 5))
+    found = adamw_update(p, g, m, v, 0.1, 0.1, 1e-8, 0.9, 0.95, 0.1)
+    assert len(found) == 3 and all(map(np.shares_memory, found, (p, m, v)))
