@@ -2,11 +2,13 @@
 
 import ast
 import inspect
+import io
 import re
 import runpy
 import shlex
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,28 @@ def test_every_link_leads_somewhere():
     links = re.findall(r"\]\((?!http)([^)]*)\)", TEXT)
     assert len(links) > 20
     assert [link for link in links if not (README.parent / link).exists()] == []
+
+
+def lines_of_code(path):
+    """Return how many lines of a file have code, without docstrings and comments."""
+    source = path.read_text(encoding="utf-8")
+    code = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.DEDENT):
+            code |= {*range(token.start[0], token.end[0] + 1)} if token.string.strip() else set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str):
+            code -= {*range(node.lineno, node.end_lineno + 1)}
+    return len(code)
+
+
+def test_the_lesson_has_as_many_lines_as_it_says():
+    said = re.findall(r"\]\((npgpt/[\w/]*\.py)\) \((\d+)(?: lines of code)?\)", TEXT)
+    assert len(said) == 4
+    for name, number in said:
+        path = README.parent / name
+        files = path.parent.glob("*.py") if path.name == "__init__.py" else [path]
+        assert sum(map(lines_of_code, files)) == int(number), name
 
 
 def test_the_lines_of_layernorm_are_those_of_its_file():

@@ -80,7 +80,7 @@ def add_arguments(parser):
             "--level",
             metavar="N",
             help="1: one line (the default), 2: some lines, 3: all; long: each "
-            "gradient that a fused one skips; 'step 1': the first of them",
+            "gradient that a fused one skips; step1: the first of them",
         )
 
     bug = actions.add_parser("bug", help="plant a bug to be found")

@@ -10,25 +10,10 @@ import pytest
 from npgpt import UserError
 from npgpt.study import verify
 from npgpt.study.lessons.own_call import kind_of
+from tests.study.gradcheck.small_layers import LAYERS
 from tests.study.judge.solutions import each_of, play
 
-SWISH = """
-import numpy as np
-
-def swish_forward(x, beta):
-    z = beta * x
-    s = 1 / (1 + np.exp(-z))
-    y = x * s
-    return y, (x, beta, s)
-
-def swish_backward(dout, cache):
-    x, beta, s = cache
-    ds = dout * x
-    dz = ds * s * (1 - s)
-    dbeta = (dz * x).sum(axis=(0, 1))
-    dx = dout * s + dz * beta
-    return dx, dbeta
-"""
+SWISH = "\nimport numpy as np\n\n" + LAYERS[LAYERS.index("def swish_forward") :]
 
 
 PAIR = """
@@ -46,7 +31,7 @@ SESSIONS = r"""
 swish.py ~ dz \* beta => dz
 1$ gradcheck swish.py swish --input x=4,5,6 --input beta=6
   WRONG
-  the first wrong line is 15: dx = dout * s + dz
+  the first wrong line is 14: dx = dout * s + dz
   not right to 40 digits
 swish.py ~ \A => LESSON = {'x': '2 T C: 0.1..2.0', 'beta': 'C'}
 1$ gradcheck swish.py
