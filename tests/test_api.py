@@ -128,6 +128,18 @@ def test_evaluation_and_prompts_keep_no_caches():
     assert traced(lambda: read(idx))[1] < keeping / 3
 
 
+def test_micro_batches_need_the_memory_of_one():
+    """The caches of one are freed before the forward of the next."""
+    config = GPTConfig(vocab_size=65, block_size=64, n_layer=2, n_head=4, n_embd=32)
+    model = GPT(config, kernels="reference")
+    pair = batch(config, rows=8, time=64)
+
+    def peak(n):
+        return traced(lambda: model.engine.loss_and_grads([pair] * n, [None] * n, 512))[1]
+
+    assert peak(3) < 1.2 * peak(1)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_tied_head_is_an_alias_that_iteration_leaves_out(tied):
     model = model_of({"tie_word_embeddings": tied})

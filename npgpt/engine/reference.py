@@ -64,6 +64,7 @@ class ReferenceEngine:
                 dp = self.model_backward(dlogits, gpt, self.ops)
                 total += to_scalar(loss * share)
                 grads = self.added(self.params.flatten(dp), grads)
+                del logits, gpt, cross_entropy, dlogits, dp  # before the next forward
         return total, grads
 
     def for_user(self, loss, grads):
