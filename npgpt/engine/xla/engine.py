@@ -58,10 +58,6 @@ def check_alike(config, by_xla, ops, dtype):
             )
 
 
-def array_or_none(value):
-    return value if isinstance(value, jax.Array) else None
-
-
 def compile_program(program, arguments, platform, donated=None, shardings=None):
     """Compile a program; tools/compile_for_gpu.py does so for GPUs that are not there.
 
@@ -125,7 +121,7 @@ class XLAEngine(ReferenceEngine):
             for name, shape in params.trained.items()
         }
         self._executables = {}  # by name, options and shapes
-        self._caches = {}  # of `own_loss` by shapes, with their constants
+        self._caches = {}  # of `own_loss` by shapes: their structure, and what is no array
         cache = cache_folder()  # without a home, each process compiles
         if jax.config.jax_compilation_cache_dir is None and cache:
             jax.config.update("jax_compilation_cache_dir", str(cache / "xla"))
@@ -154,19 +150,21 @@ class XLAEngine(ReferenceEngine):
 
         def forward(p, idx, mask, words):
             logits, cache = self._forward(p, idx[0], ops, mask, words)
-            for each in jax.tree.leaves(cache):
-                if not isinstance(each, jax.Array | PLAIN):
+            leaves, structure = jax.tree.flatten(cache)
+            others = [None if isinstance(each, jax.Array) else each for each in leaves]
+            for each in others:
+                if each is not None and not isinstance(each, PLAIN):
                     raise UserError(
                         f"a loss of your own needs a cache of arrays in tuples, lists and dicts "
                         f"with XLA, and {self.params.config.block} has {shown(each)} in it"
                     )
-            self._caches[key] = cache
-            return logits, jax.tree.map(array_or_none, cache)
+            self._caches[key] = structure, others
+            return logits, [each for each in leaves if isinstance(each, jax.Array)]
 
         def backward(dlogits, arrays):
-            cache = jax.tree.map(
-                lambda old, array: old if array is None else array, self._caches[key], arrays
-            )
+            (structure, others), arrays = self._caches[key], iter(arrays)
+            leaves = [next(arrays) if each is None else each for each in others]
+            cache = jax.tree.unflatten(structure, leaves)
             dp = model_backward(dlogits, cache, ops, self.transformer.gpt_backward)
             return self.params.flatten(dp)
 
@@ -189,12 +187,14 @@ class XLAEngine(ReferenceEngine):
                 name: self.devices.put(np.array(grads[name]), *self.devices.divided(shape))
                 for name, shape in trained.items()
             }
-        numbers = self._numbers(step[:3])  # lr, step_size, eps
-        options = step[3:-1]  # constants; the rule is JAX's
+        numbers = self._numbers([step.lr, step.step_size, step.eps])
+        options = step._replace(lr=None, step_size=None, eps=None)  # the others are constants
 
         def program(state, grads, numbers):
             p, m, v = state
-            now = loaded_again(inspect.getmodule(type(step)), jnp).AdamWStep(*numbers, *options)
+            lesson = loaded_again(inspect.getmodule(type(step)), jnp)
+            rates = dict(zip(("lr", "step_size", "eps"), numbers, strict=True))
+            now = lesson.AdamWStep(*options)._replace(**rates, rule=lesson.adamw_update)
             norm = jnp.sqrt(sum((grads[name] * grads[name]).sum() for name in trained))
             clip = now.clip(norm)
             for name in trained:
@@ -316,7 +316,7 @@ class XLAEngine(ReferenceEngine):
         if rng is None:
             return None
         what = "None, or what engine.dropout_rng(seed, step, micro_batch) returns"
-        require("rng with XLA", rng, isinstance(rng, tuple), what)
+        require("rng with XLA", rng, isinstance(rng, tuple) and len(rng) == 3, what)
         seed, step, micro_batch = rng
         words = np.array([seed >> 32, seed & 0xFFFFFFFF, step, micro_batch], np.uint32)
         return self.devices.put(words)
