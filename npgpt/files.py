@@ -229,7 +229,7 @@ def new_folder(path):
     Raises UserError if anything but an empty folder is at `path`, before the block runs; OSError.
     """
     path = Path(os.path.realpath(path))
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.is_symlink() or path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} already exists: choose another folder, or delete it")
     path.parent.mkdir(parents=True, exist_ok=True)
     with temporary_beside(path) as temporary:

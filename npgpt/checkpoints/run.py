@@ -135,9 +135,11 @@ def save_checkpoint(
         finally:
             tidy(out_dir)
     except OSError as error:
+        then = "there is no checkpoint"
+        if kept := checkpoints(out_dir):
+            then = f"{kept[-1]} is still there, continue from it with --resume"
         raise UserError(
-            f"step {step} could not be saved in {out_dir} ({error}): check the disk, and continue "
-            "with --resume; earlier checkpoints are intact"
+            f"step {step} could not be saved in {out_dir} ({error}): check the disk; {then}"
         ) from None
     keep_only(out_dir, {step, state["best_step"]})
 

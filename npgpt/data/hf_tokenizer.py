@@ -30,13 +30,24 @@ PROBE = "".join(
 
 @contextlib.contextmanager
 def one_line_errors():
-    """Raise UserError for whatever the library raises: also BaseException, if its Rust panics."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit, UserError):
-        raise
-    except BaseException as error:
-        raise UserError(f"the tokenizers library fails: {one_line(error, 100)}") from error
+    """Raise UserError for whatever the library raises inside, and discard what it writes to
+    standard error.
+
+    Its errors are plain Exceptions. If its Rust code panics, it raises a BaseException and prints a
+    stack trace.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # standard error may be closed
+            stack.callback(os.close, kept := os.dup(2))
+            stack.callback(os.dup2, kept, 2)
+            with open(os.devnull, "wb") as devnull:
+                os.dup2(devnull.fileno(), 2)
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit, UserError):
+            raise
+        except BaseException as error:
+            raise UserError(f"the tokenizers library fails: {one_line(error, 100)}") from error
 
 
 class HFTokenizer(Tokenizer):

@@ -84,14 +84,14 @@ def check_padding(mask, B, T):
     """
     if mask is None:
         return np.zeros(B, dtype=np.int64)
-    pads = T - np.count_nonzero(mask, axis=-1)
-    expected = np.arange(T) >= np.reshape(pads, (-1, 1))
-    if np.shape(mask) != (B, T) or not np.array_equal(mask, expected) or pads.max() == T:
-        raise UserError(
-            f"mask must be {(B, T)}, in each row 0 for padding and then 1 for tokens: "
-            "tokenizer.batch(texts, length, left=True) makes it"
-        )
-    return pads
+    if np.shape(mask) == (B, T):
+        pads = T - np.count_nonzero(mask, axis=-1)
+        if (pads < T).all() and np.array_equal(mask, np.arange(T) >= pads[:, None]):
+            return pads
+    raise UserError(
+        f"mask must be {(B, T)}, in each row 0 for padding and then 1 for tokens: "
+        "tokenizer.batch(texts, length, left=True) makes it"
+    )
 
 
 def loss_of(function, logits):
