@@ -103,9 +103,12 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
     same = same and known.get("functions", block.names) == block.names
     if "npgpt" in fields and not same and (known or not block.extends_gpt2(config)):
         name = shown(known["name"]) if "name" in known else GPT2
+        needed = "give the model's block as --block, in Python as block="
+        if block == GPT2:
+            raise UserError(f"the model has a block of its own, {name}: {needed}")
         raise UserError(
             f"the model has {name}, which is not {block} (the SHA-256 or the functions differ): "
-            "give the model's block as --block, in Python as block=, and none for GPT-2's"
+            f"{needed}, and none for GPT-2's"
         )
     return config
 

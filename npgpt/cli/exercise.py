@@ -167,10 +167,13 @@ def list_exercises(args):
     print(row.format("layer", *COLUMNS, "bugs found"))
     solved = [name for name, entry in progress.entries.items() if "solved" in entry]
     for layer in LESSONS:
+        levels = levels_of(layer)
         cells = [
-            status(progress.entry(f"{layer} {level}")) * (level in levels_of(layer))
-            for level in COLUMNS
+            status(progress.entry(f"{layer} {level}")) * (level in levels) for level in COLUMNS
         ]
+        steps = [f"{layer} {level}" in solved for level in levels if level.startswith("step")]
+        if any(steps) and cells[0] == "-":
+            cells[0] = f"{sum(steps)} of {len(steps)} steps"
         bugs = sum(name.startswith(f"{layer} bug ") for name in solved)
         print(row.format(layer, *cells, bugs or "-"))
     print(f"\nnpgpt learn leads through {len(CORE)} of them, and has {len(MORE)} to practise")

@@ -104,13 +104,13 @@ def print_summary(checks):
     count = Counter(each.verdict for each in checks if each.forward_text != ARGUMENT)
     words = "fused" if count[FUSED] else "without a dv"
     print(
-        f"\n{sum(count.values())} floating intermediates in all forwards: {count[OK]} verified by "
-        f"their own dv, {count[FUSED] + count[UNNAMED]} {words}, {count[CONSTANT]} constant, "
-        f"{count[WRONG]} wrong"
+        f"\nfloating intermediates in all forwards: {sum(count.values())}, of which {count[OK]} "
+        f"verified by their own dv, {count[FUSED] + count[UNNAMED]} {words}, {count[CONSTANT]} "
+        f"constant, {count[WRONG]} wrong"
     )
     print(
-        f"{len(inputs)} inputs and parameters, {sum(each.verdict == WRONG for each in inputs)} "
-        "wrong"
+        f"inputs and parameters: {len(inputs)}, of which "
+        f"{sum(each.verdict == WRONG for each in inputs)} wrong"
     )
     right = [each for each in checks if each.verdict in (OK, ROUNDED)]
     if any(each.verdict == WRONG for each in checks):

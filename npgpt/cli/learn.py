@@ -91,8 +91,12 @@ def run_learn(args):
             "learn needs a terminal, to read single keys: without one use npgpt exercise (see "
             "npgpt exercise --help)"
         )
-    with contextlib.suppress(KeyboardInterrupt), single_keys() as read_key:
-        learn(Session(Path(args.folder), args.time_limit, read_key))
+    with single_keys() as read_key:
+        session = Session(Path(args.folder), args.time_limit, read_key)
+        with contextlib.suppress(KeyboardInterrupt):
+            learn(session)
+        if session.step and not session.solved:
+            print(f"{session.file} is kept: npgpt learn goes on there")
 
 
 def learn(session):

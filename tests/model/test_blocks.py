@@ -190,9 +190,8 @@ def test_a_run_asks_for_its_file_and_resumes_to_the_bit(train, npgpt, tmp_path):
     other = edited(tmp_path, "two thirds", "2 / 3")
     again = "train --resume --max-iters 6"
     for command in (again, "sample", "eval", "info out", "look --prompt To", "score --text a"):
-        name = "'modern_block.py', which is not"
-        refused(npgpt(command), f"{name} GPT-2's block", "as --block")
-        refused(npgpt(command, "--block", other), f"{name} modern_block.py")
+        refused(npgpt(command), "a block of its own, 'modern_block.py': give", "as --block")
+        refused(npgpt(command, "--block", other), "'modern_block.py', which is not modern_block.py")
     exported = npgpt("export --out exported", "--block", MODERN)
     refused(exported, "block=modern_block.py has no counterpart")
     succeeded(train(*flags, 2, "--out-dir", "gpt2"))

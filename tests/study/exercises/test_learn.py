@@ -147,6 +147,7 @@ def test_from_the_start_to_another_day(request, folder):
     learn.wait("linear level 3")
     learn.wait("linear         x 5", keys="\x1b[A\udce9l")  # an arrow, and no UTF-8, do nothing
     assert learn.ended(signal.SIGINT) == 0
+    assert "linear-level3.py is kept: npgpt learn goes on" in os.read(learn.here, 65536).decode()
 
 
 def test_reset_hunt_and_end(folder, capsys):

@@ -65,7 +65,7 @@ eight.py ~ \A((.*\n){5}.*)2 \* dy => \g<1>3 * dy
   all of it could be checked
   d --input x=…: line 24: ZeroDivisionError
   dx is 1.5 times
-  7 inputs and parameters, 1 wrong
+  inputs and parameters: 7, of which 1 wrong
 """
 
 

@@ -2,7 +2,7 @@
 
 const modelPart = (name) => document.getElementById(`model-${name}`);
 const shade = (value, largest) => largest ? Math.sqrt(value / largest) : 0;
-const percent = (part) => `${Number((100 * part).toPrecision(2))} %`;
+const percent = (part) => `${Number((100 * part).toPrecision(2))}%`;
 
 /* The rows of a table of shaded cells: columns: texts; rows: [name, [{text, part, title, isRight}]]. */
 function shadedRows(columns, rows) {
