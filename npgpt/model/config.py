@@ -39,9 +39,6 @@ class GPTConfig:
     ------
     UserError
         If a value is invalid; the message names the field.
-
-    Parameters
-    ----------
     """
 
     vocab_size: int = option(65, "V", group="sizes")
