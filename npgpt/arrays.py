@@ -39,6 +39,14 @@ def on_device_of(array):
     return contextlib.nullcontext() if is_on_host(array) else array.device
 
 
+def broadcasts(shape, to):
+    """Return whether an array of a shape is broadcast to another shape, which stays."""
+    try:
+        return np.broadcast_shapes(shape, to) == to
+    except ValueError:
+        return False
+
+
 def table(last, row):
     """Return the `__repr__` of a mapping, a table.
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npgpt import layers
-from npgpt.arrays import library_of, table
+from npgpt.arrays import broadcasts, library_of, table
 from npgpt.checks import as_floats, require, shown
 from npgpt.engine.watch import Watch, is_watched, located, tree_in_file, watched
 from npgpt.errors import UserError
@@ -310,10 +310,8 @@ class ForwardTrace:
         if name in self.add:
             xp, title = library_of(old), f"add[{shown(name)}]"
             vector = self.add[name] = xp.asarray(self.add[name])
-            sizes = zip(vector.shape[::-1], old.shape[::-1], strict=False)
-            broadcasts = vector.ndim <= old.ndim and all(n in (1, size) for n, size in sizes)
             floats = f"floats of a shape that broadcasts to {old.shape}"
-            right = broadcasts and vector.dtype.kind == "f"
+            right = broadcasts(vector.shape, old.shape) and vector.dtype.kind == "f"
             require(title, f"{vector.shape} {vector.dtype}", right, floats)
             new = new + as_floats(title, vector, old.dtype, xp)
         return Change(old, new, undo)

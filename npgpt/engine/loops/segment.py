@@ -198,11 +198,6 @@ def alone(written, read):
     )
 
 
-def in_range(indices, n):
-    """Return whether indices count from the begin of n items; for others NumPy's line runs."""
-    return all(0 <= each.min(initial=0) and each.max(initial=0) < n for each in indices)
-
-
 def over_blocks(loop, arrays, others, n_sums):
     """Call a loop on blocks of the arrays' rows, on all free cores; return the row sums."""
 
@@ -217,4 +212,4 @@ def over_blocks(loop, arrays, others, n_sums):
     return [functools.reduce(np.add, each) for each in zip(*spread(run_block, blocks), strict=True)]
 
 
-HELPERS = as_rows, in_order, row_numbers, alone, in_range, over_blocks, free_cores, float, abs
+HELPERS = as_rows, in_order, row_numbers, alone, over_blocks, free_cores, float, abs

@@ -15,6 +15,8 @@ from functools import partialmethod
 
 import numpy as np
 
+from npgpt.arrays import broadcasts
+
 try:
     from scipy.special import erf
 except ImportError:
@@ -39,7 +41,7 @@ TEMPLATES = {
     erf: "erf({})",
 }
 REDUCTIONS = {np.sum: "sum", np.mean: "mean", np.max: "max"}
-FUNCTIONS = [each for each in (*TEMPLATES, *REDUCTIONS, np.take_along_axis) if each]
+FUNCTIONS = [each for each in (*TEMPLATES, *REDUCTIONS) if each]
 KNOWN = {"abs", *(each.__name__ for each in FUNCTIONS)}
 OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%"}
 
@@ -53,9 +55,8 @@ class Node:
     """A value. template: how it is computed from its arguments; None for an argument of the loop.
 
     name: its variable; of a number, its expression before the call.
-    rows: 0, PART or FULL; columns: whether it varies over them; kind: of its dtype, "f", "b", or
-    "i" of an index; reduction: "sum", "mean" or "max" along a row, "rows" for a sum over all rows,
-    "take" for one value of each row.
+    rows: 0, PART or FULL; columns: whether it varies over them; kind: of its dtype, "f" or "b";
+    reduction: "sum", "mean" or "max" along a row, "rows" for a sum over all rows.
     """
 
     rows: int
@@ -114,18 +115,9 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         return target
 
     def __array_function__(self, function, types, arguments, options):
-        if function in REDUCTIONS:
-            return arguments[0].reduced(REDUCTIONS[function], *arguments[1:], **options)
-        if options != {"axis": -1} or function is not np.take_along_axis:
+        if function not in REDUCTIONS:
             raise UnfitError
-        x, index = nodes = tuple(map(self.trace.node, arguments))
-        is_flat = any(each.is_flat for each in arguments)
-        along_row = x.rows == index.rows == FULL and x.columns and not index.columns
-        if is_flat or not along_row or x.kind + index.kind != "fi":
-            raise UnfitError
-        node = Node(FULL, False, "", nodes, x.stage, reduction="take")
-        like = np.take_along_axis(*map(like_of, arguments), axis=-1)
-        return Traced(self.trace, node, like)
+        return arguments[0].reduced(REDUCTIONS[function], *arguments[1:], **options)
 
     def reshape(self, *shape):
         """Return the rows of all leading axes as one axis: x.reshape(-1, C)."""
@@ -241,13 +233,9 @@ class Trace:
             return Traced(self, None, None, name)
         rows = FULL if value.shape[:-1] == self.shape[:-1] else PART
         columns = value.shape[-1] == self.shape[-1]
-        sizes = zip(value.shape[::-1], self.shape[::-1], strict=False)
-        broadcasts = value.ndim <= len(self.shape) and all(n in (1, whole) for n, whole in sizes)
-        readable = value.dtype == self.dtype or value.dtype.kind in "biu"
-        kind = value.dtype.kind.replace("u", "i")
-        node = Node(rows, columns, kind=kind, name=name)
-        like = (np.zeros if kind == "i" else np.ones)([1] * value.ndim, value.dtype)
-        return Traced(self, node if broadcasts and readable else None, like, name)
+        readable = value.dtype in (self.dtype, bool) and broadcasts(value.shape, self.shape)
+        node = Node(rows, columns, kind=value.dtype.kind, name=name) if readable else None
+        return Traced(self, node, np.ones([1] * value.ndim, value.dtype), name)
 
     def node(self, value):
         """Return the node of an operand. Raises UnfitError if it has none that a loop can read."""

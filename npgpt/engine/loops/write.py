@@ -102,7 +102,6 @@ class Loop:
         ]
         self.arrays.sort(key=lambda node: (node.kind != "f", -node.rows - node.columns))
         lead = [(node.rows, node.columns, node.kind) for node in self.arrays[:1]]
-        self.indices = [node.name for node in self.arrays if node.kind == "i"]
         if lead != [(FULL, True, "f")]:
             raise UnfitError
         for node in self.given:
@@ -175,9 +174,6 @@ class Loop:
                 continue
             if node.reduction == "mean":
                 self.lines.append(f"{name}_ = {name}_ / real(C)")
-            elif node.reduction == "take":
-                x, index = node.arguments
-                self.lines.append(f"{name}_ = {self.code(x, stage, index.name + '_')}")
             elif not node.reduction:
                 self.lines.append(f"{name}_ = {self.filled(node, stage)}")
         along = [node for node in self.nodes if node.stage == stage + 1 and node.reduction in ALONG]
@@ -197,33 +193,32 @@ class Loop:
         body = ["    " + line for line in self.lines + ends]
         return [*before, "for c in range(np.uint64(C)):", *body]
 
-    def code(self, node, stage, at="c"):
+    def code(self, node, stage):
         """Return the expression of a value in a column; one that has a name becomes a line, once in
         a pass.
         """
         name = node.name
         if node in self.rows and node.stage < stage:
-            return f"{self.rows[node]}[{at}]"
+            return f"{self.rows[node]}[c]"
         if node in self.given and node.columns:
-            return f"{name}_row[{at}]"
+            return f"{name}_row[c]"
         if name and not node.columns:
             return f"{name}_"
-        if (node, at) not in self.known:
-            self.known[node, at] = text = self.filled(node, stage, at)
+        if node not in self.known:
+            self.known[node] = text = self.filled(node, stage)
             if name:
-                taken = "c" if at == "c" else f"take{len(self.known)}"
-                self.lines.append(f"{name}_{taken} = {text}")
-                self.known[node, at] = f"{name}_{taken}"
-        return self.known[node, at]
+                self.lines.append(f"{name}_c = {text}")
+                self.known[node] = f"{name}_c"
+        return self.known[node]
 
-    def filled(self, node, stage, at="c"):
-        return node.template.format(*(self.operand(each, stage, at) for each in node.arguments))
+    def filled(self, node, stage):
+        return node.template.format(*(self.operand(each, stage) for each in node.arguments))
 
-    def operand(self, node, stage, at="c"):
+    def operand(self, node, stage):
         """Return the expression of an argument; a number comes in double precision."""
         if node.is_number:
             return f"real({self.numbers.get(node.name, node.name)})"
-        return self.code(node, stage, at)
+        return self.code(node, stage)
 
     # The call.
 
@@ -240,15 +235,13 @@ class Loop:
         first, then = self.parameters()
         arrays = [f"{node.name}_" for node in self.arrays]
         whole = [f"{node.name}_" for node in self.arrays if node.rows == FULL]
-        homes, indices = in_user(self.homes), in_user(self.indices)
+        homes = in_user(self.homes)
         plain = f"    return plain({', '.join(in_user(self.trace.values))})"
         lines = [f"shape = {arrays[0]}.shape"]
         if len(self.trace.shape) > 1:
             lines += [f"if not in_order({', '.join(whole)}):", plain]
         if homes:
             lines += [f"if not alone([{', '.join(homes)}], [{', '.join(arrays)}]):", plain]
-        if indices:
-            lines += [f"if not in_range([{', '.join(indices)}], shape[-1]):", plain]
         for node, array in zip(self.arrays, arrays, strict=True):
             lines.append(f"{node.name}_all = as_rows({array})")
             if node.rows != FULL:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from npgpt.arrays import broadcasts
 from npgpt.errors import UserError
 from npgpt.study.gradcheck.check import check_lesson
 from npgpt.study.gradcheck.spelling import variable_of
@@ -254,10 +255,8 @@ def as_broadcast(gradient, shape):
     (1, 5).
     """
     given = np.shape(gradient)
-    is_alike = given != shape and np.size(gradient) == np.prod(shape, dtype=int)
-    if is_alike and len(given) <= len(shape) and np.broadcast_shapes(given, shape) == shape:
-        return np.reshape(gradient, shape)
-    return gradient
+    is_alike = np.size(gradient) == np.prod(shape, dtype=int) and broadcasts(given, shape)
+    return np.reshape(gradient, shape) if given != shape and is_alike else gradient
 
 
 def as_sequence(value):
