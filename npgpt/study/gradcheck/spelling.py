@@ -3,6 +3,7 @@
 """
 
 import functools
+import inspect
 import re
 
 from npgpt.study.gradcheck.source import Selfless, names_in, parsed
@@ -44,8 +45,9 @@ def variable_of(name, variables):
 
 
 @functools.lru_cache(256)
-def arguments_and_names(tree):
-    """Return the arguments of a function, in order, then all names in it."""
+def arguments_and_names(code):
+    """Return the arguments of a function, in order, then all names in it. code: its `__code__`."""
+    tree = Selfless().visit(parsed(code))
     return [each.arg for each in tree.args.args] + sorted(names_in(tree))
 
 
@@ -53,8 +55,8 @@ def spelled(forward, backward, inputs=()):
     """Return name -> "dv" for the names in a backward of gradients of the forward's variables,
     "da_w" for a.w.
     """
-    trees = [Selfless().visit(parsed(each)) for each in (forward, backward)]
-    arguments, words = map(arguments_and_names, trees)
+    codes = [inspect.unwrap(each).__code__ for each in (forward, backward)]
+    arguments, words = map(arguments_and_names, codes)
     variables = tuple(dict.fromkeys([*inputs, *arguments]))
     if forward is backward:  # a loss and its gradients
         variables = tuple(each for each in variables if each not in spellings(variables))

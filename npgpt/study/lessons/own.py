@@ -273,5 +273,6 @@ def leaves_of(result, path=()):
     elif isinstance(result, tuple | list):
         parts = enumerate(result)
     else:
-        return [(path, result)] if result is not None or path else []
+        value = None if result is ... else result  # `dx = ...` is still to be written
+        return [(path, value)] if value is not None or path else []
     return sum((leaves_of(each, (*path, key)) for key, each in parts), [])

@@ -16,7 +16,7 @@ from npgpt.errors import UserError
 from npgpt.study.gradcheck.measure import STEP, derivative, output_of, run_once, upstream
 from npgpt.study.gradcheck.spelling import variable_of
 from npgpt.study.gradcheck.trace import is_floating
-from npgpt.study.lessons.own_call import RATE, Locals, labels_of
+from npgpt.study.lessons.own_call import RATE, Locals, is_number, labels_of
 from npgpt.study.lessons.own_state import (
     follow,
     holders,
@@ -61,14 +61,14 @@ def find_weights(pair, known):
     check_memory(pair.layer)
     y, rest = pair.run_forward(pair.inputs)
     [layer] = rest.before
-    before = {path: (array, array.tobytes()) for path, array in arrays_in(layer)}
+    before = {path: (each, np.array(each).tobytes()) for path, each in arrays_in(layer, is_number)}
     backward = Locals(pair.backward)
     backward(*pair.arguments(upstream(pair, y), rest))
-    made = {}  # place -> array
-    for path, array in arrays_in(layer):
+    made = {}  # place -> array or number: a sum over all axes may be a mistake
+    for path, each in arrays_in(layer, is_number):
         old, content = before.get(path, (None, b""))
-        if old is not array or content != array.tobytes():
-            made[path] = array
+        if old is not each or content != np.array(each).tobytes():
+            made[path] = each
     made |= {name: value for name, value in backward.found.items() if is_floating(value)}
     made |= {f"return {label}": None for label in labels_of(pair.backward).values()}
     rate = learning_rate([*rest.named.items(), *(parts_of(layer) or {}).items()])
@@ -81,7 +81,7 @@ def find_weights(pair, known):
         name = names.get(id(follow(layer, path)), key) if isinstance(key, int) else key
         places = [place for place in made if is_gradient_of(layer, place, path, str(name))]
         # grads[0] of params[0], before other numbers
-        places.sort(key=lambda place: place[-1] != key)
+        places.sort(key=lambda place: (place[-1] != key, np.shape(made[place]) != array.shape))
         gradients = [None if made[place] is None else place for place in places]
         gradients += [rate] * bool(rate and path in made)
         weight = Weight(known.get(id(array)) or named(path[:-1], name), id(array), path, None)
@@ -95,7 +95,7 @@ def find_weights(pair, known):
     left = [place for place in made if place not in taken and is_gradient_place(place)]
     for each in [*others]:  # `weights` and `dW`: the only ones of a shape
         shape = follow(pair.layer, each.path).shape
-        alike = [place for place in left if made[place].shape == shape]
+        alike = [place for place in left if np.shape(made[place]) == shape]
         if len(alike) == 1 == sum(follow(pair.layer, one.path).shape == shape for one in others):
             weights[each.identity] = dataclasses.replace(each, gradient=alike[0])
             others.remove(each)
@@ -118,13 +118,13 @@ def learning_rate(arguments):
     return 0.0
 
 
-def arrays_in(value):
+def arrays_in(value, is_wanted=is_float_array):
     """Return [(path, floating array), …] of all that a value holds."""
     return [
         ((*path, key), each)
         for path, _, parts in holders(value)
         for key, each in parts.items()
-        if is_float_array(each)
+        if is_wanted(each)
     ]
 
 

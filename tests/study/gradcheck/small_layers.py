@@ -9,6 +9,10 @@ without mpmath. Lines that begin with "#   " go on.
 
 LAYERS = r"""
 # a class is its own cache | Affine(W=6 5, b=5) | x=4,6 | | right
+# a transposed gradient | Affine(W=6 5, b=5) | x=4,6 | self.x.T @ d => d.T @ self.x |
+#   WRONG W: d.T @ | dW: the numbers are right, its axes are in another order
+# a gradient summed over all axes is a number | Affine(W=6 5, b=5) | x=4,6 | d.sum(0) => d.sum() |
+#   WRONG b: d.sum() | db: it was summed over axis 0 too
 # dW and db are found in self | Affine(W=6 5, b=5) | x=4,6 | d.sum(0) => d.mean(0) |
 #   WRONG b: d.mean(0) | db is 0.25 times the true
 # a weight without a gradient is named | Affine(W=6 5, b=5) | x=4,6 | self.db = => self.other = |
@@ -109,6 +113,10 @@ def dense_backward(dZ, saved):
     return W.T.dot(dZ), dW, db
 
 # d_v is the gradient of v | gate | x=4,5; w=5,3 | | WRONG h: d_h = d_s * s | not right to 40
+# a gradient that is still to be written | gate | x=4,5; w=5,3 |
+#   d_s * s => d_s * s * (1 - s) @@ x.T @ d_h => ... | unread | no gradient was found of w
+# a transposed gradient of a pair | gate | x=4,5; w=5,3 |
+#   d_s * s => d_s * s * (1 - s) @@ x.T @ d_h => d_h.T @ x | WRONG w: d_w = | in another order
 # grad_v is the gradient of v | gate | x=4,5; w=5,3 | d_h => grad_h | WRONG h: grad_h = d_s * s
 # v_grad is the gradient of v | gate | x=4,5; w=5,3 | d_h => h_grad | WRONG h: h_grad = d_s * s
 # results in another order than the arguments | gate | x=4,5; w=5,3 |
