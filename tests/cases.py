@@ -221,7 +221,7 @@ def layer_cases(ops_of=lambda config: layers):
     case(
         "gpt",
         "a mask, causal off",
-        config=GPTConfig(n_layer=2, causal=False),
+        options=(("n_layer", 2), ("dropout", 0.0), ("causal", False)),
         constants={"mask": rng.standard_normal((T, T))},
     )
 
@@ -235,5 +235,6 @@ def layer_cases(ops_of=lambda config: layers):
         ("gpt", {"tie_word_embeddings": False}, {"V": 700}),
         *(("gpt", fields, {}) for fields in VARIANTS),
     ):
-        case(name, f"{config | sizes}", config=GPTConfig(n_layer=2, **config), sizes=sizes)
+        options = tuple({"n_layer": 2, "dropout": 0.0, **config}.items())
+        case(name, f"{config | sizes}", options=options, sizes=sizes)
     return cases

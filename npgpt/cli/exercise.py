@@ -12,6 +12,7 @@ import argparse
 import csv
 import io
 import json
+import os
 import secrets
 import shlex
 from pathlib import Path
@@ -20,14 +21,15 @@ from npgpt.checks import check_real, check_whole, writable_file
 from npgpt.cli.arguments import add_quiet_argument
 from npgpt.errors import UserError, one_line
 from npgpt.files import write_atomically
-from npgpt.study.exercises.bugs import bug_layers
 from npgpt.study.exercises.exercise import (
     FOLDER,
     Step,
+    bug_layers,
     forward_remark,
     levels_of,
     read_exercise,
     read_title,
+    step_named,
 )
 from npgpt.study.exercises.path import CORE, MORE, write_step
 from npgpt.study.exercises.progress import Progress, folder_here
@@ -188,21 +190,16 @@ def status(entry):
 
 def write_level(args):
     """Write the exercise file of a layer and a level, by default the lowest."""
-    levels = levels_of(args.layer)
-    level = args.level or next(each for each in levels if each.startswith("level"))[-1]
-    names = {"long": "long way", **{each.removeprefix("level "): each for each in levels}}
-    names |= {each.replace(" ", ""): each for each in levels}  # step1
-    what = names.get(level)
-    if what not in levels:
-        raise UserError(f"--level {level}: {args.layer} has {', '.join(levels)}")
-    path = write_exercise(Step(args.layer, what), args.out)
+    path = write_exercise(step_named(args.layer, args.level), args.out)
     print(f"{path}: replace each `...` with code; then: npgpt exercise check {path}")
 
 
 def write_exercise(step, out):
     """Write the file of a `Step`, by default below FOLDER, and return its path."""
     path = Path(out or f"{FOLDER}/{step.file}")
-    write_step(step, path, new=True)
+    if os.path.lexists(path):
+        raise UserError(f"{path} exists: choose another name with --out, or delete it")
+    write_step(step, path)
     return path
 
 

@@ -22,13 +22,13 @@ from npgpt.checks import MOST_SEED, check_whole, require
 from npgpt.errors import UserError
 from npgpt.model.block import read_block
 from npgpt.model.config import GPTConfig
-from npgpt.study.exercises.exercise import Exercise, Step, levels_of
+from npgpt.study.exercises.exercise import Exercise, Step, step_named
 from npgpt.study.exercises.progress import Progress, folder_here
 from npgpt.study.gradcheck.along import GradCheck, block_gradients, model_gradients
-from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.own import Verified, check_own
 from npgpt.study.gradcheck.pictures import Arrays
-from npgpt.study.gradcheck.truth import EXACT, Case, cases
+from npgpt.study.gradcheck.truth import Case, cases
+from npgpt.study.gradcheck.verdicts import OK
 from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.judge import Judgement, judge, new_seed
 from npgpt.study.judge.outcome import Solution, solution_of
@@ -128,12 +128,9 @@ class Check:
         found = []
         for each in cases(self.exercise.layer, self.report.seed):
             judgement = Judgement(self.solution, each)
-            left = {one.name for one in judgement.record if one.line in self.report.to_do}
-            yours = {one.name: one.value for one in judgement.record} | judgement.results
-            true = {key: values[-1] for key, values in each.gradients.items()} | each.results
-            if name not in left and yours.get(name) is not None and true.get(name) is not None:
-                is_right = each.setting.single or relative_error(yours[name], true[name]) <= EXACT
-                found.append((is_right, yours[name], true[name]))
+            for line in judgement.lines:
+                if line.name == name and line.line not in self.report.to_do:
+                    found.append((line.verdict == OK, *judgement.values[line.place]))
         if not found:
             raise UserError(f"no line computes a gradient called {name} yet")
         _, given, right = min(found, key=lambda each: each[0])
@@ -193,10 +190,7 @@ def check(
     lesson_named(layer)  # raises for an unknown layer
     if not callable(backward):
         raise UserError(f"{layer} needs a function, not {type(backward).__name__}")
-    levels = {each.removeprefix("level ").removesuffix(" way"): each for each in levels_of(layer)}
-    if level is not None and str(level) not in levels:
-        raise UserError(f"{layer} has no level {level}: choose {', '.join(levels)}")
-    step = Step(layer, levels.get(str(level), "level 3"))
+    step = Step(layer, "level 3") if level is None else step_named(layer, level)
     name = getattr(backward, "__name__", type(backward).__name__)
     solution, text = solution_of(step.lesson, backward)
     report = judge(layer, solution, new_seed() if seed is None else seed)

@@ -104,7 +104,7 @@ def test_a_block_of_ones_own_is_named_and_asked_for(tmp_path, kind):
         assert_same(model, again)
         assert not again.params.frozen
     for other in (None, BLOCKS["modern"]):
-        with pytest.raises(UserError, match=f"the model has '{name}', .* block="):
+        with pytest.raises(UserError, match=f"the model has .*'{name}'.* block="):
             load(tmp_path, block=other)
 
 

@@ -122,13 +122,14 @@ class Exercise(Step):
         return [statement for statement in self.statements if is_blank(statement)]
 
 
-def step_text(step, path, commands=True, backward=None):
+def step_text(step, path, backward=None):
     """Return the text of an exercise's file.
 
-    path: where it will be. commands: whether its header says how to check it. backward: other
-    lines, without blanks.
+    path: where it will be. backward: other lines, without blanks.
     """
     lesson = step.lesson
+    name = lesson.name
+    lines = backward or blanked(lesson, step.left_out)
     task = (
         f"Replace each `...` in {lesson.backward.__name__} with code. The gradient of v is called "
         "dv; it has the shape of v and holds d(loss)/d(v). All that you need is in the forward "
@@ -141,29 +142,25 @@ def step_text(step, path, commands=True, backward=None):
             "opposite order, each by that layer's own backward. One line of it is a sum: which, "
             "and why?"
         )
-    lines = backward or blanked(lesson, step.left_out)
-    return file_text(step, task, path, lines, commands)
-
-
-def file_text(step, task, path, backward, commands=True):
-    """Return the text of an exercise file. task: a paragraph; backward: lines."""
-    lesson = step.lesson
-    name = lesson.name
+    if step.is_bug:
+        place = place_of(lesson, step.level)
+        backward = lesson.backward.__name__
+        task = f"One line of {backward} has a bug. Find it, fix it, and check the file."
+        replace_code(lines, place, place, mistakes_of(lesson)[key_of(place)])
     if lesson.is_own:
         file = os.path.relpath(lesson.file, Path(path).parent)
         name = f"{lesson.what} of {' --input '.join([file, *lesson.given])}"
     header = [f"npgpt exercise: {name}, {step.what}", "", *textwrap.wrap(task, 98)]
     if lesson.is_composite:
         header += ["", *MODELS_WORDS.split("\n")]
-    if commands:
-        header += [
-            "",
-            f"    npgpt exercise check {path}            is it right?",
-            f"    npgpt exercise check {path} --hint     a hint; one more at each call",
-        ]
+    header += [
+        "",
+        f"    npgpt exercise check {path}            is it right?",
+        f"    npgpt exercise check {path} --hint     a hint; one more at each call",
+    ]
     header = [f"# {line}".rstrip() for line in header]
     forward = read_source(lesson.forward).lines
-    parts = header, [preamble(lesson)], forward, without_explanations(lesson, backward)
+    parts = header, [preamble(lesson)], forward, without_explanations(lesson, lines)
     text = "\n\n\n".join("\n".join(lines) for lines in parts) + "\n"
     return outside_class(lesson.forward, text)
 
@@ -239,7 +236,7 @@ def notes_of(lesson):
     line, level 2 all. Raises UserError if one's own derivation is damaged.
     """
     try:
-        notes = read_notes(lesson, long=lesson.backward is lesson.long_way)
+        notes = read_notes(lesson)
     except (KeyError, ValueError) as error:
         raise UserError(f"{lesson.derivation}: a note is damaged: {describe(error)}") from None
     if notes or not lesson.is_own:
@@ -271,6 +268,15 @@ def levels_of(layer):
             found.append(f"level {level}")
         before = number
     return found
+
+
+def step_named(layer, level=None):
+    """Return the `Step` of a level: 1 or "1", "long", "step1"; by default the lowest one."""
+    steps = {re.sub("level | way| ", "", what): Step(layer, what) for what in levels_of(layer)}
+    level = next(filter(str.isdigit, steps)) if level is None else str(level)
+    if level not in steps:
+        raise UserError(f"{layer} has no level {level}: choose {', '.join(steps)}")
+    return steps[level]
 
 
 def beginning(lines):
@@ -418,3 +424,21 @@ def forward_remark(exercise):
         return None
     owner = lesson.file if lesson.is_own else "npgpt"
     return f"the {theirs.name} in this file differs from {owner}'s: the judge calls {owner}'s own"
+
+
+@functools.cache
+def bug_layers():
+    """Return the layers that have exercises with bugs: those whose derivation notes a mistake."""
+    return [name for name, lesson in LESSONS.items() if mistakes_of(lesson)]
+
+
+def mistakes_of(lesson):
+    """Return {key of a line of the backward: a common mistake in it}."""
+    return {key: note.mistake for key, note in read_notes(lesson).items() if note.mistake}
+
+
+def place_of(lesson, seed):
+    """Return the statement in which a seed plants its bug."""
+    mistakes = mistakes_of(lesson)
+    places = [each for each in statements(backward_tree(lesson)) if key_of(each) in mistakes]
+    return places[seed % len(places)]

@@ -3,18 +3,29 @@
 import ast
 import collections
 import copy
-import sys
 
 import numpy as np
 
+from npgpt.engine.watch import CALL, Watch, located, watched
 from npgpt.study.exercises.terms import entries, opaque
-from npgpt.study.exercises.walk import RESULT, changed_names, code_of, result_of, stored_names
-from npgpt.study.gradcheck.source import Selfless, names_in, read_source
+from npgpt.study.exercises.walk import RESULT, changed_names, code_of, result_of
+from npgpt.study.gradcheck.source import Selfless, assigned_anywhere, names_in, read_source
 from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.lessons.lesson import as_tuple, map_arrays
 
 OTHERS = "_forward", "_backward", ".append"  # calls of a line that is not run again
+BEFORE = "before"  # a name for `watch`
 LARGEST = 1000  # entries of an array: a product of larger ones takes minutes
+
+
+class Before(Watch):
+    """Call `watch` before each statement, with all variables."""
+
+    def visit_Assign(self, node):
+        call = ast.parse(f"{CALL}({node.lineno}, {BEFORE!r}, locals())")
+        return [*located(call, node).body, node]
+
+    visit_AugAssign = visit_AnnAssign = visit_Expr = visit_Return = visit_Assign
 
 
 def terms_of(lesson, dy, names):
@@ -40,33 +51,17 @@ def terms_of(lesson, dy, names):
                 terms |= zip(gradients, as_tuple(terms[RESULT]), strict=False)
             found[source.name, statement.first].append(terms)
 
-        return lambda *arguments, **named: run_followed(function, source, seen, arguments, named)
+        def watch(line, name, value):
+            statement = source.statement_at(line)
+            if statement and name == BEFORE:
+                seen(statement, function.__globals__ | value)
+            return value
+
+        return watched(function, watch, visitor=Before())
 
     _, cache = lesson.run_forward(lesson.inputs, followed(lesson.forward))
     lesson.run_backward(map_arrays(np.copy, dy), cache, followed(lesson.backward))
     return found
-
-
-def run_followed(function, source, seen, arguments, named):
-    """Call a function, and seen(statement, variables) before each of its statements."""
-    at = None
-
-    def trace(frame, event, _):
-        nonlocal at
-        if (frame.f_code.co_name, frame.f_code.co_filename) != (source.name, source.file):
-            return None
-        statement = source.statement_at(frame.f_lineno)
-        if event == "line" and statement and statement is not at:  # of several lines, once
-            seen(statement, frame.f_globals | frame.f_locals)
-        at = statement if event == "line" else at
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        return function(*arguments, **named)
-    finally:
-        sys.settrace(before)
 
 
 def made(statement, scope, names, functions):
@@ -101,7 +96,7 @@ def in_terms(node, scope, names, functions, digits=np.asarray):
     called; functions: names of those that take numbers; digits: rounds the numbers. Where an array
     that it fills is 0, what was there is left out.
     """
-    assigned = {*stored_names(node)}
+    assigned = assigned_anywhere(node)
     changed = (changed_names(node) - assigned) & scope.keys()
     scope |= copy.deepcopy({name: scope[name] for name in changed})
     for name in names_in(node) & scope.keys():

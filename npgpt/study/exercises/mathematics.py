@@ -95,14 +95,15 @@ def built_on(lesson):
     return found
 
 
-def read_notes(lesson, long=False):
+def read_notes(lesson):
     """Return {key of a line of the backward: its `Note`} of a derivation; long: of its long way."""
     notes = {}
     for heading, block in blocks(read_text(lesson)):
         pairs = [(name, " ".join(value.split())) for name, value in FIELD.findall(block)]
         fields = {"line": f"d{heading}", "level": 3, "mistake": None} | dict(pairs)
         level = int(fields["level"])
-        if pairs and (level > 0 or long):  # a line of the long way may have the key of one above
+        # a line of the long way may have the key of one above
+        if pairs and (level > 0 or is_long(lesson)):
             known = tuple(tuple(value.split(" | ")) for name, value in pairs if name == "known")
             why = fields.get("why", fields["hint"].split(". ")[0].rstrip(".") + ".")
             notes[fields["line"]] = Note(fields["hint"], why, level, fields["mistake"], known)

@@ -7,7 +7,8 @@ cases name the mistake, whatever the learner wrote.
 import ast
 import itertools
 
-from npgpt.study.exercises.walk import RESULT, stored_names
+from npgpt.study.exercises.walk import RESULT
+from npgpt.study.gradcheck.source import assigned_anywhere
 from npgpt.study.gradcheck.trace import is_floating
 
 # What is right, what is written by mistake, and what to say of it, the most instructive first. A
@@ -24,8 +25,6 @@ a / b | a | the division by {b} is missing
 np.add.at(a, b, c) | a[b] += c | an index that occurs twice keeps only its last gradient: add them
 a.sum(axis=b, **r) | a.mean(axis=b, **r) | a mean instead of a sum
 a.mean(axis=b, **r) | a.sum(axis=b, **r) | a sum instead of a mean
-"""
-SHAPE_RULES = """
 a @ b | b @ a | the factors are in the wrong order
 a.T | a | {a} should be transposed
 a.swapaxes(b, c) | a | {a} should be transposed
@@ -80,7 +79,7 @@ def mistakes(walk, numbers=None):
             if getattr(node, "id", None) in {None, *kinds} and node not in left
         ]
         for node, new, kind, names in itertools.chain(
-            by_rules(nodes, RULES + SHAPE_RULES),
+            by_rules(nodes, RULES),
             by_names(nodes, kinds),
             by_rules(nodes, LAST_RULES),
             superfluous(statement, kinds),
@@ -101,7 +100,7 @@ def kinds_of(walk, names, statement):
     for name, value in names.items():
         if is_floating(value) or isinstance(value, float):
             kinds[name] = "f"
-        elif name not in walk.globals:
+        elif name not in walk.lesson.backward.__globals__:
             kinds[name] = getattr(value, "dtype", type(value))
     if isinstance(statement, ast.For):
         kinds[statement.target.id] = int
@@ -185,7 +184,7 @@ def by_names(nodes, kinds):
 
 def superfluous(statement, kinds):
     """Yield the same of factors and divisions that do not belong to what a statement assigns."""
-    if isinstance(statement, ast.Assign) and RESULT not in stored_names(statement):
+    if isinstance(statement, ast.Assign) and RESULT not in assigned_anywhere(statement):
         value = statement.value
         for operator, kind in (
             ("*", "the factor {a} does not belong there"),

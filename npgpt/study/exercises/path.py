@@ -1,13 +1,10 @@
 """The path of `npgpt learn`: the core, in order, then more practice; and their files."""
 
-import functools
 import os
 import re
 
-from npgpt.errors import UserError
 from npgpt.files import read_bytes, write_atomically
-from npgpt.study.exercises.bugs import bug_layers, bug_text
-from npgpt.study.exercises.exercise import READING, Step, levels_of, step_text
+from npgpt.study.exercises.exercise import READING, Step, step_text
 
 # layer | its core | more practice
 PATH = """
@@ -45,13 +42,6 @@ CORE, MORE = steps_in(1), steps_in(2)
 WHOLE = CORE + MORE
 
 
-@functools.cache
-def path_of(layer):
-    """Return all steps of a layer in which something is to be written: its levels, then a bug."""
-    steps = [Step(layer, what) for what in levels_of(layer)]
-    return steps + [Step(layer, "bug 1")] * (layer in bug_layers())
-
-
 def unsolved(progress, steps=WHOLE):
     """Return the steps that are not solved yet, in order."""
 
@@ -72,26 +62,20 @@ def containing(step):
     return [f"level {level}" for level in range(int(number) + 1, 4)] if kind == "level" else []
 
 
-def initial(step, path, commands=False):
-    """Return the initial bytes of a step's file. commands: whether it says how it is checked."""
-    text = (bug_text if step.is_bug else step_text)(step, path, commands)
-    return text.encode("utf-8", "replace")
+def initial(step, path):
+    """Return the initial bytes of a step's file."""
+    return step_text(step, path).encode("utf-8", "replace")
 
 
-def write_step(step, path, new=False):
-    """Write a step's file with its initial text.
-
-    new: as a file of its own, which says how it is checked. Raises UserError then if it exists.
-    """
-    if new and os.path.lexists(path):
-        raise UserError(f"{path} exists: choose another name with --out, or delete it")
+def write_step(step, path):
+    """Write a step's file with its initial text."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, initial(step, path, commands=new))
+    write_atomically(path, initial(step, path))
 
 
 def is_untouched(step, path):
     """Return whether a step's file still has its initial text."""
-    return read_bytes(path) in (initial(step, path), initial(step, path, commands=True))
+    return read_bytes(path) == initial(step, path)
 
 
 def reset(step, path):

@@ -6,7 +6,7 @@ import copy
 import numpy as np
 
 from npgpt.study.exercises.exercise import statements
-from npgpt.study.gradcheck.source import backward_tree, names_in
+from npgpt.study.gradcheck.source import assigned_anywhere, backward_tree, names_in
 
 RESULT = "__result__"
 
@@ -31,7 +31,6 @@ class Walk:
         names = [each.arg for each in tree.args.args]
         outer = lesson.backward.__globals__
         self.before = [outer | dict(zip(names, case.arguments(), strict=True))]
-        self.globals = {*outer}
         self.after = self.run_edited(0, {}, seen=self.before)
 
     def run_edited(self, first, edits, end=None, seen=None):
@@ -42,7 +41,7 @@ class Walk:
         names = dict(self.before[first])
         for i in range(len(self.statements))[first:end]:
             statement = edits.get(i, self.statements[i])
-            written = changed_names(statement) - {*stored_names(statement)}
+            written = changed_names(statement) - assigned_anywhere(statement)
             names |= copy.deepcopy({name: names[name] for name in written & names.keys()})
             try:
                 with np.errstate(all="ignore"):
@@ -63,21 +62,12 @@ def code_of(statement):
     return compile(ast.fix_missing_locations(ast.Module([statement], [])), "<statement>", "exec")
 
 
-def stored_names(statement):
-    """Return the variables that a statement assigns, in order, as the keys of a dict."""
-    return dict.fromkeys(
-        node.id
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
-
-
 def changed_names(statement):
     """Return the variables that a statement assigns or may change.
 
     These are dx in `dx[0] = …`, and all names in `np.add.at(dwte, …)`.
     """
-    names = {*stored_names(statement)}
+    names = assigned_anywhere(statement)
     for node in ast.walk(statement):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             names |= names_in(node.value)

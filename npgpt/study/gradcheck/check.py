@@ -115,18 +115,18 @@ class Comparison:
         self.tolerance = EXACT if self.is_exact else tolerance
         self.checks = []
         self.forward = Recorded(lesson.forward)
-        self.backward = Recorded(lesson.backward)
+        self.spelling = spelled(lesson.forward, lesson.backward, tuple(lesson.inputs))
+        self.backward = Recorded(lesson.backward, spelling=self.spelling)
         # The forward runs again: what it keeps elsewhere must be of this run.
         _, cache = lesson.run_forward(lesson.inputs, self.forward.function)
         dy = map_arrays(np.copy, known.dy)
         self.gradients = lesson.run_backward(dy, cache, self.backward.function)
-        self.spelling = spelled(lesson.forward, lesson.backward, tuple(lesson.inputs))
         self.forward_source = read_source(lesson.forward)
-        self.source = read_source(lesson.backward).only({*self.backward.ran})
-        self.source = self.source.respelled(self.spelling)
-        self.record = [
+        source = read_source(lesson.backward).only({*self.backward.ran})
+        self.source = source.respelled(self.spelling)
+        self.record = self.backward.record + [
             dataclasses.replace(each, name=self.spelled(each.name))
-            for each in self.backward.record + filled(self.backward, self.source)
+            for each in filled(self.backward, source)
         ]
         self.name_by_results()
         returned = map(self.spelled, self.source.returned)

@@ -50,7 +50,8 @@ class Recorded:
     tree: see `watched`.
     """
 
-    def __init__(self, function, keep=is_floating, tree=None):
+    def __init__(self, function, keep=is_floating, tree=None, spelling=()):
+        self.spelling = dict(spelling)
         self.name = function.__name__
         self.keep = keep
         self.record = []
@@ -63,5 +64,6 @@ class Recorded:
         if name:
             self.last[name] = value
         if name and self.keep(value):
-            self.record.append(Assignment(self.name, line, name, np.array(value)))
+            called = self.spelling.get(name, name)
+            self.record.append(Assignment(self.name, line, called, np.array(value)))
         return value

@@ -105,14 +105,13 @@ class Case:
         if self.setting.single:  # only the results are exact enough
             return {}, {}
         variables = traced_forward(self.lesson)[2]
-        backward = Recorded(self.backward)
+        backward = Recorded(self.backward, spelling=self.spelling)
         self.lesson.apply(backward.function, self.arguments())
         numbers = sum(each.value.size for each in variables)
         names = {f"d{each.name}" for each in variables if not each.constant}
         names = names.union(*map(gradient_names, self.inputs))
         gradients, helpers = {}, {}
         for each in backward.record:
-            each.name = self.spelling.get(each.name, each.name)
             if each.name != self.lesson.upstream or self.name == "gpt":
                 kind = gradients if each.name in names else helpers
                 kind.setdefault(each.name, []).append(each.value)

@@ -2,8 +2,7 @@
 
 import ast
 
-from npgpt.study.exercises.bugs import place_of
-from npgpt.study.exercises.exercise import key_of, notes_of, package_statements
+from npgpt.study.exercises.exercise import key_of, notes_of, package_statements, place_of
 from npgpt.study.exercises.mathematics import formula_of
 from npgpt.study.judge.child import run_child
 
@@ -45,7 +44,7 @@ def key_in_question(exercise, report):
     """Return the key of the package's line that is wrong or missing, or ""; report: or None."""
     if report and report.wrong:
         left = [key_of(each) for each in exercise.left_out]
-        mine = {key_of(each): code_of(each) for each in exercise.statements}
+        mine = {key_of(each): ast.unparse(each) for each in exercise.statements}
         is_given = mine.get(report.key, "") == answer(exercise.lesson, report.key)
         # a line as the package's, or none of its lines: then the only one to write, in another form
         return left[0] if is_given and len(left) == 1 and left[0] not in mine else report.key
@@ -75,11 +74,7 @@ def hints(lesson, key):
 def answer(lesson, key):
     """Return the package's line, or "" if it has none of that key."""
     found = package_statements(lesson).get(key)
-    return code_of(found) if found else ""
-
-
-def code_of(statement):
-    return " ".join(ast.unparse(statement).split())
+    return ast.unparse(found) if found else ""
 
 
 def asked(exercise):
@@ -100,9 +95,9 @@ def why(exercise):
     """Return what is said of a solved exercise: why, and the package's lines beside the others."""
     note = notes_of(exercise.lesson).get(main_key(exercise))
     said = [f"Why: {note.why}"] if note else []
-    mine = {key_of(each): code_of(each) for each in exercise.statements}
+    mine = {key_of(each): ast.unparse(each) for each in exercise.statements}
     for each in asked(exercise):
-        yours, ours = mine.get(key_of(each)), code_of(each)
+        yours, ours = mine.get(key_of(each)), ast.unparse(each)
         if yours != ours and len(said) < BESIDE:
             said.append(f"yours: {yours}\nours:  {ours}" if yours else f"ours:  {ours}")
     return "\n".join(said)

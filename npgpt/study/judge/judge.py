@@ -18,9 +18,10 @@ from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.gradcheck.verdicts import FOLLOWS, OK, OTHER, WRONG
 from npgpt.study.judge.blame import Blame
-from npgpt.study.judge.outcome import contents, run_case
+from npgpt.study.judge.outcome import copied, run_case
 from npgpt.study.judge.report import Line, Report, fault
 from npgpt.study.judge.shapes import same
+from npgpt.study.lessons.own_state import same as same_content
 from npgpt.study.lessons.random_settings import in_words, simplest
 
 SEEDS = 100000
@@ -47,7 +48,7 @@ def verdict(known, solution, seed):
     report = judgements[wrong or 0].report()
     if report.right:
         outcomes = [each.outcome for each in judgements]
-        kept = [contents(each.result) == contents(each.value) for each in outcomes]
+        kept = [same_content(copied(each.result), each.value) for each in outcomes]
         # the same arrays with other numbers, as weights are after a step of training
         *_, other = known[:2]
         again = Judgement(solution, other, traced=False, into=first.outcome.arguments)
@@ -97,8 +98,6 @@ class Judgement:
             self.spelling = spelled(case.forward, solution.function, tuple(case.inputs))
             self.source = read_source(solution.function).respelled(self.spelling)
             self.last_return = last_return(self.source)
-            for each in self.record:
-                each.name = self.spelling.get(each.name, each.name)
         self.faults, self.results = [], {}
         if outcome.raised:
             self.faults = [fault(outcome.line, "raised", outcome.raised)]
@@ -132,10 +131,7 @@ class Judgement:
         names = [f"d{name}" for name in lesson.results] + ["dp"] * lesson.is_composite
         given = result if isinstance(result, tuple) else (result,)
         has_number = (result is given) == (len(names) > 1) and len(given) == len(names)
-        if lesson.is_pair:  # of a user layer: also a dict or a list
-            is_list = isinstance(result, list) and len(result) == len(names)
-            has_number |= isinstance(result, dict) or is_list or len(given) == len(names)
-        if result is None or not has_number:
+        if result is None or not has_number and not lesson.is_pair:  # its are in a dict
             called = getattr(self.solution.function, "__name__", lesson.backward.__name__)
             what = kind_of(result).replace("of type", "a result of type")
             what = f"{len(given)} results" if result is given else what

@@ -42,15 +42,13 @@ class NameSearch:
         for backward in dict.fromkeys(filter(None, [] if lesson.is_own else backwards)):
             way = dataclasses.replace(lesson, backward=backward)
             walks = [Walk(case, way) for case in cases]
-            self.ways.append((walks, read_notes(lesson, long=backward is lesson.long_way)))
+            self.ways.append((walks, read_notes(way)))
         self.mine = [self.ran(case) for case in cases]
 
     def ran(self, case):
         """Return (line, name) -> value of the learner's lines, (None, "dx") -> of the results."""
         outcome = run_case(self.judgement.solution, case, traced=True)
-        spelling, found = self.judgement.spelling, {}
-        for each in outcome.record:
-            found[each.line, spelling.get(each.name, each.name)] = each.value
+        found = {(each.line, each.name): each.value for each in outcome.record}
         with contextlib.suppress(UserError, TypeError, AttributeError):  # no results of a backward
             for name, value in case.lesson.named(outcome.value).items():
                 found[None, name] = value

@@ -22,8 +22,10 @@ from npgpt.study.exercises.exercise import (
     statements,
 )
 from npgpt.study.gradcheck.source import parsed
+from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.gradcheck.trace import LINES, Assignment, Recorded
 from npgpt.study.lessons.lesson import Lesson
+from npgpt.study.lessons.own_state import content
 
 LONGEST = 3000  # assignments that are kept of a call
 
@@ -158,14 +160,15 @@ def run_case(solution, case, traced=False, shown=False, into=None):
     function, arguments = solution.function, tuple(case.arguments())
     if into is not None:
         arguments = written_into(into, arguments)
-    outcome, before = Outcome(arguments if shown else None), contents(arguments)
+    outcome, before = Outcome(arguments if shown else None), [*map(content, arguments)]
     if traced and solution.tree:
-        recorded = Recorded(function, tree=solution.tree)
+        spelling = spelled(case.forward, function, tuple(case.inputs))
+        recorded = Recorded(function, tree=solution.tree, spelling=spelling)
         outcome.record, outcome.last = recorded.record, recorded.last
         names = function.__code__.co_varnames
 
         def watch(line, name, value):
-            now = contents(arguments)
+            now = [*map(content, arguments)]
             if not outcome.written and now != before:
                 changed = next(i for i, each in enumerate(now) if each != before[i])
                 outcome.written = line, names[changed]
@@ -176,7 +179,7 @@ def run_case(solution, case, traced=False, shown=False, into=None):
         try:
             outcome.result = case.lesson.apply(function, arguments)
             outcome.value = copied(outcome.result)
-            if isinstance(outcome.value, list) and not case.lesson.is_pair:
+            if isinstance(outcome.value, list):
                 outcome.value = tuple(outcome.value)
         except KeyboardInterrupt:  # the user's own
             raise
@@ -187,7 +190,7 @@ def run_case(solution, case, traced=False, shown=False, into=None):
             outcome.finished = not (isinstance(error, NameError) and line in solution.to_do)
             outcome.raised = describe(error) if outcome.finished else None
             outcome.names = names_at(error, solution.file)
-    outcome.changed = contents(arguments) != before
+    outcome.changed = [*map(content, arguments)] != before
     del outcome.record[LONGEST:]
     return outcome
 
@@ -233,12 +236,3 @@ def copied(value):
     if isinstance(value, dict):
         return {key: copied(each) for key, each in value.items()}
     return None if value is None else type(value)
-
-
-def contents(value):
-    """Return a value and all that it holds in a form that can be compared by ==."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.dtype.str, value.shape, value.tobytes()
-    if isinstance(value, dict):
-        return [(key, contents(each)) for key, each in value.items()]
-    return [*map(contents, value)] if isinstance(value, list | tuple) else value

@@ -29,8 +29,7 @@ from npgpt.model import transformer
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import flatten, nest
 from npgpt.model.variants import model_backward
-from npgpt.study.exercises.exercise import read_exercise
-from npgpt.study.exercises.path import path_of
+from npgpt.study.exercises.exercise import Step, levels_of, read_exercise
 from npgpt.study.gradcheck.pictures import Losses
 from npgpt.study.judge.child import TIME_LIMIT, run_child
 from npgpt.study.judge.outcome import solution_of
@@ -84,10 +83,9 @@ def read_backwards(folder):
     Of each layer it is the highest level that is finished, or the package's. Raises UserError if
     one of them is wrong, if no layer is finished, or if a file cannot be loaded.
     """
-    steps, files = {}, {}
+    files = {}
     for layer in LAYERS:
-        steps[layer] = [step for step in path_of(layer) if not step.is_bug]
-        files[layer] = [Path(folder, step.file) for step in steps[layer][::-1]]
+        files[layer] = [Path(folder, Step(layer, each).file) for each in levels_of(layer)[::-1]]
     with ThreadPoolExecutor(available_cores()) as pool:  # each check is a separate process
         found = pool.map(right_file, files, files.values())
         found = tqdm(found, "checking your functions", len(files), False, disable=HIDE_BARS)

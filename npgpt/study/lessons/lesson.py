@@ -107,7 +107,7 @@ class Lesson:
         """Call the backward, or a function with the same arguments. Return {"dx": …}, a gradient
         for each input.
         """
-        return self.named((backward or self.backward)(*self.arguments(dy, cache)))
+        return self.named(self.apply(backward or self.backward, self.arguments(dy, cache)))
 
     def arguments(self, dy, cache):
         """Return the arguments of the backward."""

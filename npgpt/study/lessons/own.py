@@ -17,12 +17,21 @@ import numpy as np
 
 from npgpt.arrays import broadcasts
 from npgpt.errors import UserError
+from npgpt.model.tree import nest
 from npgpt.study.gradcheck.check import check_lesson
 from npgpt.study.gradcheck.spelling import variable_of
 from npgpt.study.gradcheck.verdicts import OK, ROUNDED
 from npgpt.study.lessons.inputs import drawn, sizes_of
-from npgpt.study.lessons.lesson import Lesson, map_arrays
-from npgpt.study.lessons.own_call import Call, Locals, Rest, is_number, kind_of, labels_of
+from npgpt.study.lessons.lesson import map_arrays
+from npgpt.study.lessons.own_call import (
+    Call,
+    Locals,
+    Rest,
+    is_number,
+    kind_of,
+    labels_of,
+    leaves_of,
+)
 from npgpt.study.lessons.own_state import World, float_arrays, follow, parts_of, with_arrays
 from npgpt.study.lessons.setting import PLAIN
 
@@ -31,13 +40,13 @@ GENERIC = "inputs input x X".split()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pair(Lesson):
+class Pair(Call):
     """A user's pair. shapes: of the inputs, by the names of `flatten`; values: the other arguments;
     file: or None.
 
     what: how commands call it, with its constructor's arguments; layer: the object, or None;
     weights: its `Weight`s; given: the texts of --input; convert: what happens to its other arrays;
-    buffers: the names of the others; fixed: inputs that are not drawn; seed: of the arrays.
+    buffers: the names of the others; fixed: inputs that are not drawn.
     """
 
     values: dict = dataclasses.field(default_factory=dict)
@@ -49,7 +58,6 @@ class Pair(Lesson):
     weights: tuple = ()
     buffers: tuple = ()
     fixed: dict = dataclasses.field(default_factory=dict)
-    seed: int = 0
     convert: object = staticmethod(lambda array: array.astype(np.float64))
 
     is_own = is_pair = True
@@ -73,7 +81,7 @@ class Pair(Lesson):
         for each in self.weights:
             array = arrays[each.identity]
             inputs[each.name] = rng.standard_normal(array.shape) / max(array.ndim, 1)
-        return dataclasses.replace(self, inputs=inputs, constants=constants, seed=setting.seed)
+        return dataclasses.replace(self, inputs=inputs, constants=constants)
 
     def mapped(self, function):
         return dataclasses.replace(
@@ -85,21 +93,6 @@ class Pair(Lesson):
         """The lines of the backward whose gradients are right."""
         return {each.backward_line for each in check_lesson(self) if each.verdict in (OK, ROUNDED)}
 
-    @functools.cached_property
-    def way(self):
-        """The `Call`: how the backward gets its arguments."""
-        return Call(self.forward, self.backward, self.values, self.layer is not None)
-
-    @property
-    def upstream(self):
-        """The name of the backward's first gradient, or ""."""
-        return self.way.upstream
-
-    @property
-    def has_upstream(self):
-        """Whether the backward takes a gradient; without one it undoes the result's sum."""
-        return not self.is_one_function and self.way.has_upstream
-
     def run_forward(self, inputs, forward=None):
         self.world.reset(self.forward, self.backward)
         arguments = self.arguments_of(inputs)
@@ -110,10 +103,10 @@ class Pair(Lesson):
             before = (with_arrays(self.layer, arrays),)
         called = Locals(forward or self.forward)
         # local variables cost time
-        run = called if self.way.caches or before and not self.weights else called.function
+        run = called if self.caches or before and not self.weights else called.function
         result = run(*before, **map_arrays(np.copy, arguments))
         if not self.is_one_function:
-            return self.way.split(result, before, arguments, called.found)
+            return self.split(result, before, arguments, called.found)
         if not isinstance(result, tuple) or len(result) < 2:
             raise UserError(
                 f"{self.forward.__name__} returned {kind_of(result)}, not the loss and its "
@@ -124,20 +117,11 @@ class Pair(Lesson):
     def arguments_of(self, inputs):
         """Return the forward's arguments by name; its inputs may be parts of dicts."""
         arrays = inputs | self.constants
-        found = {}
-        for name in self.shapes:
-            *folders, leaf = name.split(".")
-            place = found
-            for key in folders:
-                place = place.setdefault(key, {})
-            place[leaf] = arrays[name]
+        found = nest({name: arrays[name] for name in self.shapes})
         found = {name: as_sequence(each) for name, each in found.items()}
         taken = inspect.signature(self.forward).parameters
         values = {name: value for name, value in self.values.items() if name in taken}
         return found | copy.deepcopy(values)
-
-    def arguments(self, dy, cache):
-        return self.way.arguments(dy, cache)
 
     def apply(self, backward, arguments):
         """Call a backward as its users do; return all gradients by name."""
@@ -149,9 +133,6 @@ class Pair(Lesson):
         layer = arguments[: self.layer is not None]
         start = [np.copy(follow(*layer, each.path)) for each in self.weights]
         return self.collected(called(*arguments), called.found, layer, start)
-
-    def run_backward(self, dy, cache, backward=None):
-        return self.apply(backward or self.backward, self.arguments(dy, cache))
 
     def collected(self, result, local, before=(), start=()):
         """Return {"dx": gradient, …} of an input or weight each, found in the result or where the
@@ -260,19 +241,7 @@ def as_broadcast(gradient, shape):
 
 
 def as_sequence(value):
-    """Return a dict with the keys "0", "1", … as a list; anything else as it is."""
-    if isinstance(value, dict) and [*value] == [*map(str, range(len(value)))]:
+    """Return a dict with the keys 0, 1, … as a list; anything else as it is."""
+    if isinstance(value, dict) and [*value] == [*range(len(value))]:
         return [*value.values()]
     return value
-
-
-def leaves_of(result, path=()):
-    """Return [(path, value), …] of the parts of nested tuples, lists and dicts."""
-    if isinstance(result, dict):
-        parts = result.items()
-    elif isinstance(result, tuple | list):
-        parts = enumerate(result)
-    else:
-        value = None if result is ... else result  # `dx = ...` is still to be written
-        return [(path, value)] if value is not None or path else []
-    return sum((leaves_of(each, (*path, key)) for key, each in parts), [])

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.model.block import FUNCTIONS, asked, places, read_block
-from npgpt.model.config import GPTConfig
 from npgpt.study.lessons.lesson import Lesson
 from npgpt.study.lessons.setting import PLAIN, SIZES
 from npgpt.study.lessons.table import block_arguments
@@ -24,8 +23,8 @@ class OwnBlock(Lesson):
     may_be_frozen = property(lambda self: self.inputs.keys() - self.shapes.keys())
 
     def at(self, setting=PLAIN):
-        config = GPTConfig(dropout=setting.p, block=read_block(self.file))
-        return super().at(dataclasses.replace(setting, sizes=SIZES_OF_BLOCK, config=config))
+        options = (("block", read_block(self.file)),)
+        return super().at(dataclasses.replace(setting, sizes=SIZES_OF_BLOCK, options=options))
 
 
 def block_lesson(file, names):

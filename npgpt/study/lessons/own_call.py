@@ -18,7 +18,7 @@ from npgpt.errors import UserError
 from npgpt.study.gradcheck.source import parsed, returned_value
 from npgpt.study.gradcheck.spelling import variable_of
 from npgpt.study.gradcheck.trace import is_floating
-from npgpt.study.lessons.lesson import as_tuple
+from npgpt.study.lessons.lesson import Lesson, as_tuple
 from npgpt.study.lessons.own_state import parts_of
 
 UPSTREAM = re.compile(r"d|grad|delta|g_|.*(grad|diff|error|upstream)$", re.IGNORECASE)
@@ -42,35 +42,48 @@ class Rest:
     local: dict = dataclasses.field(default_factory=dict)
 
 
-class Call:
-    """A backward's parameters, sorted: gradients, caches. values: name -> value of those that are
-    given.
+class Call(Lesson):
+    """A lesson that sorts its backward's parameters: gradients, caches, and those whose value is
+    in `values`.
     """
 
-    def __init__(self, forward, backward, values, is_method):
-        self.forward, self.backward = forward, backward
-        self.values, self.is_method = values, is_method
-        self.parameters = [
-            each
-            for each in [*inspect.signature(backward).parameters.values()][is_method:]
-            if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-        ]
-        self.taken = [*inspect.signature(forward).parameters][is_method:]
-        free = [each.name for each in self.parameters if self.is_free(each)]
-        gradients = [name for name in free if not CACHE.search(name)]
-        self.gradients = [name for name in gradients if UPSTREAM.match(name)] or gradients[:1]
-        if not free and self.parameters and UPSTREAM.match(self.parameters[0].name):
-            self.gradients = [self.parameters[0].name]  # backward(self, dout=1)
-        self.caches = [name for name in free if name not in self.gradients]
-        first = next((each for each in self.parameters if each.name in self.gradients), None)
-        self.has_upstream = first is not None and first.default not in (1, 1.0)
+    @functools.cached_property
+    def parameters(self):
+        """Those of the backward, but `self`, *args and **kwargs."""
+        every = [*inspect.signature(self.backward).parameters.values()][self.layer is not None :]
+        return [each for each in every if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
 
-    def is_free(self, parameter):
-        """Return whether a parameter of the backward is a gradient or a cache."""
-        name = parameter.name
-        is_given = name in self.values or parameter.default is not parameter.empty
-        is_taken = name in self.taken and not CACHE.search(name)
-        return not is_given and not is_taken and not RATE.fullmatch(name)
+    @functools.cached_property
+    def gradients(self):
+        """The names of the upstream gradients."""
+        names = [name for name in self.free if not CACHE.search(name)]
+        found = [name for name in names if UPSTREAM.match(name)] or names[:1]
+        if not self.free and self.parameters and UPSTREAM.match(self.parameters[0].name):
+            return [self.parameters[0].name]  # backward(self, dout=1)
+        return found
+
+    @functools.cached_property
+    def free(self):
+        """The names of the gradients and caches among the parameters."""
+        taken = inspect.signature(self.forward).parameters
+        return [
+            each.name
+            for each in self.parameters
+            if each.name not in self.values
+            and each.default is each.empty
+            and not (each.name in taken and not CACHE.search(each.name))
+            and not RATE.fullmatch(each.name)
+        ]
+
+    @property
+    def caches(self):
+        return [name for name in self.free if name not in self.gradients]
+
+    @property
+    def has_upstream(self):
+        """Whether the backward takes a gradient; without one it undoes the result's sum."""
+        first = next((each for each in self.parameters if each.name in self.gradients), None)
+        return first is not None and not self.is_one_function and first.default not in (1, 1.0)
 
     def split(self, result, before, arguments, local):
         """Return the result, or a tuple of them, and the `Rest`. arguments, local: of the forward,
@@ -118,7 +131,7 @@ class Call:
         is_list = isinstance(result, list) and len(result) == n + len(caches) > 1
         if not isinstance(result, tuple) and not is_list:
             return result, (), caches
-        if n == len(result) > 1 and not caches and not self.is_method:
+        if n == len(result) > 1 and not caches and self.layer is None:
             last = labels_of(self.forward).get((n - 1,))
             if not last or not variable_of(self.gradients[-1], [last]):
                 caches, n = self.gradients[-1:], n - 1
@@ -193,13 +206,22 @@ def kind_of(result):
 def labels_of(function):
     """Return path -> name for the parts of what a function's last `return` returns."""
 
-    def below(node, path):
-        if not isinstance(node, ast.Tuple | ast.List):
-            return {path: ast.unparse(node).rpartition(".")[2]}
-        found = {}
-        for i, each in enumerate(node.elts):
-            found |= below(each, (*path, i))
-        return found
+    def named(node):
+        if isinstance(node, ast.Tuple | ast.List):
+            return [*map(named, node.elts)]
+        return ast.unparse(node).rpartition(".")[2]
 
     value = returned_value(parsed(function))
-    return below(value, ()) if value else {}
+    return dict(leaves_of(named(value))) if value else {}
+
+
+def leaves_of(result, path=()):
+    """Return [(path, value), …] of the parts of nested tuples, lists and dicts."""
+    if isinstance(result, dict):
+        parts = result.items()
+    elif isinstance(result, tuple | list):
+        parts = enumerate(result)
+    else:
+        value = None if result is ... else result  # `dx = ...` is still to be written
+        return [(path, value)] if value is not None or path else []
+    return sum((leaves_of(each, (*path, key)) for key, each in parts), [])

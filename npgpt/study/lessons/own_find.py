@@ -10,15 +10,17 @@ import ast
 import dataclasses
 import functools
 import importlib
-import inspect
 import re
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FunctionType, ModuleType
 
 from npgpt.engine.sources import tree_of
+from npgpt.engine.watch import tree_in_file
 from npgpt.files import read_python, run_python
 from npgpt.study.gradcheck.source import returned_value
+from npgpt.study.lessons.own_state import STANDARD
 
 BACK = "backward", "bwd", "backprop", "bprop"
 WORD = re.compile(rf"(.*?)_?(forward|fwd|fprop|{'|'.join(BACK)})((?:_\w+)?)")
@@ -53,11 +55,7 @@ class Found:
     def functions(self, names):
         """Return the forward and the backward. names: of the file."""
         words = self.forward, self.backward
-        found = [
-            inspect.getattr_static(self.owner, each) if self.owner else names[each]
-            for each in words
-        ]
-        return [each.__func__ if isinstance(each, staticmethod) else each for each in found]
+        return [getattr(self.owner, each) if self.owner else names[each] for each in words]
 
 
 def split_name(name):
@@ -68,16 +66,19 @@ def split_name(name):
     return (match[1], match[3], match[2]) if match else (name, "", "")
 
 
-def passes_in(tree, names):
-    """Return all `Found` in a file that has run."""
-    nodes = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.ClassDef)]
-    defined = {node.name: node for node in nodes}
-    functions, classes = {}, {}
-    for name, each in names.items():
-        is_own = isinstance(each, FunctionType | type) and each.__name__ in defined
-        if is_own and each.__module__ == names["__name__"]:
-            (classes if isinstance(each, type) else functions)[name] = each
-    split = {name: split_name(name) for name in functions}
+def returns_several(function):
+    """Return whether a function's last `return` has a comma: of a loss and its gradients."""
+    return isinstance(returned_value(tree_in_file(function.__code__)), ast.Tuple)
+
+
+def passes_in(names):
+    """Return all `Found` in a file that has run. names: of it."""
+    own = {
+        name: each
+        for name, each in names.items()
+        if isinstance(each, FunctionType | type) and each.__module__ == names["__name__"]
+    }
+    split = {name: split_name(name) for name, each in own.items() if not isinstance(each, type)}
     found = []
     for backward, (start, end, word) in split.items():
         forwards = [
@@ -91,14 +92,11 @@ def passes_in(tree, names):
             name = "".join(split[backward if is_taken else forward][:2]).strip("_")
             found.append(Found(name or forward, forward, backward))
     pairs = {name for each in found for name in (each.forward, each.backward)}
-    for name in functions.keys() - pairs:
-        value = returned_value(defined[functions[name].__name__])
-        if re.search(r"(^|_)loss(_|$)", name) and isinstance(value, ast.Tuple):
-            found.append(Found(name, name, name))
-    for name, owner in classes.items():
-        methods = methods_of(owner)
-        if all(methods):
-            found.append(Found(name, *methods, owner))
+    for name, each in own.items():
+        if isinstance(each, type) and all(methods := methods_of(each)):
+            found.append(Found(name, *methods, each))
+        elif name in split.keys() - pairs and re.search(r"(^|_)loss(_|$)", name):
+            found += [Found(name, name, name)] * returns_several(each)
     return found
 
 
@@ -108,8 +106,7 @@ def methods_of(owner):
     """
 
     def is_written(name):
-        function = inspect.getattr_static(owner, name, None)
-        function = function.__func__ if isinstance(function, staticmethod) else function
+        function = getattr(owner, name, None)
         tree = tree_of(function.__code__) if isinstance(function, FunctionType) else None
         return tree and not all(
             isinstance(each, ast.Raise | ast.Pass)
@@ -125,7 +122,7 @@ def run_file(path):
     """Run a file as its package would. Return its names, and the `Found` in it."""
     tree = read_python(path)[1]
     names = run_python(path, import_folders(Path(path), tree))[1]
-    return names, passes_in(tree, names)
+    return names, passes_in(names)
 
 
 def import_folders(path, tree):
@@ -135,21 +132,11 @@ def import_folders(path, tree):
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     level = max((getattr(node, "level", 0) for node in nodes), default=0)
     modules = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            modules += [each.name for each in node.names]
-    folders = path.resolve().parents
-    for name in {*modules}:
-        first, *rest = name.split(".")
-        if first not in {*sys.stdlib_module_names, "numpy", "scipy"}:
-            places = {folder: folder.joinpath(first, *rest) for folder in folders}
-            there = [
-                str(folder)
-                for folder, place in places.items()
-                if place.is_dir() or place.with_suffix(".py").is_file()
-            ]
-            sys.path[:0] = there[:1]
-    root = folders[0]
+    modules += [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    root, *_ = folders = path.resolve().parents
+    for first in {name.partition(".")[0] for name in modules} - STANDARD:
+        there = [each for each in map(str, folders) if PathFinder.find_spec(first, [each])]
+        sys.path[:0] = there[:1]
     package = []
     while (
         (root / "__init__.py").is_file()

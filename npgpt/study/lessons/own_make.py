@@ -2,7 +2,6 @@
 objects.
 """
 
-import ast
 import contextlib
 import dataclasses
 import functools
@@ -17,7 +16,7 @@ from npgpt.engine.sources import tree_of
 from npgpt.engine.watch import tree_in_file
 from npgpt.errors import UserError, describe, raised_at
 from npgpt.study.gradcheck.measure import upstream
-from npgpt.study.gradcheck.source import assigned_anywhere, read_source, returned_value
+from npgpt.study.gradcheck.source import assigned_anywhere, read_source
 from npgpt.study.lessons.inputs import (
     Text,
     drawn,
@@ -28,7 +27,7 @@ from npgpt.study.lessons.inputs import (
     sizes_of,
 )
 from npgpt.study.lessons.own import Pair
-from npgpt.study.lessons.own_find import Found, methods_of, run_file
+from npgpt.study.lessons.own_find import Found, methods_of, returns_several, run_file
 from npgpt.study.lessons.own_state import World, is_float_array, parts_of
 from npgpt.study.lessons.own_weights import find_weights
 
@@ -58,7 +57,7 @@ def chosen(path, what):
     if methods[0] and isinstance(named, type):
         candidates = [Found(name, *methods, named)]
     if not candidates and isinstance(named, FunctionType):
-        if isinstance(returned_value(tree_in_file(named.__code__)), ast.Tuple):
+        if returns_several(named):
             return Found(name, name, name), []  # a loss and its gradients, by another name
     if not candidates:
         there = ", ".join(each.name for each in found) or "none of them"
@@ -80,36 +79,27 @@ def pieces(text):
 
 
 def constructed(path, found, texts, names):
-    """Return an object of a class, and `id` -> name of the arrays that it was given.
+    """Return an object of a class.
 
     texts: the constructor's arguments as written; an array by its shape, "W=6 5".
     """
     members = sum(([*vars(owner).values()] for owner in found.owner.__mro__), [])
     trees = [tree_of(each.__code__) for each in members if isinstance(each, FunctionType)]
     computed = set().union(*map(assigned_anywhere, filter(None, trees)))
-    arrays = {}
     rng = np.random.default_rng(0)
-
-    def array(name, shape):
-        value = drawn(shape, {}, rng)
-        arrays[id(value)] = name
-        return value
-
     arguments = []
-    taken = [*inspect.signature(found.owner).parameters]
-    for i, text in enumerate(texts):
+    for text in texts:
         keyword, said = ARGUMENT.fullmatch(text).groups()
-        name = keyword or "".join(taken[i : i + 1])
         is_vector = VECTORS.fullmatch(keyword or "") or keyword and is_computed(keyword, computed)
         if is_vector and said.isdecimal() or is_shape(said) and re.search("[ :]", said):
-            said = f"__array__({name!r}, {said!r})"
+            said = f"__array__({said!r})"
         arguments.append(f"{keyword}={said}" if keyword else said)
     if not texts and required(found.owner):
         raise Missing(f"{path}: what are its arguments, as in {usage(path, found)}?")
     World().reset()
-    names = names | {"__array__": array, "__owner__": found.owner}
+    names = names | {"__array__": lambda shape: drawn(shape, {}, rng), "__owner__": found.owner}
     try:
-        return eval(f"__owner__({', '.join(arguments)})", names), arrays
+        return eval(f"__owner__({', '.join(arguments)})", names)
     except Exception as error:
         line = raised_at(error, path)
         at = f"{path}, line {line}" if line else path
@@ -146,7 +136,7 @@ def read_pair(path, what, given=()):
     """
     found, texts = chosen(path, what)
     names, every = run_file(path)
-    layer, arrays = constructed(path, found, texts, names) if found.is_made else (None, {})
+    layer = constructed(path, found, texts, names) if found.is_made else None
     lesson = names.get("LESSON", {})
     if not isinstance(lesson, dict):
         raise UserError(f"{path}: LESSON must be a dict such as {{'x': 'N D'}}")
@@ -160,7 +150,7 @@ def read_pair(path, what, given=()):
         raise UserError(
             f"{path}: no forward has an argument {unknown[0]}: they have {', '.join(sorted(known))}"
         )
-    return make_pair(*found.functions(names), layer, said, path, arrays, what=what, given=given)
+    return make_pair(*found.functions(names), layer, said, path, what=what, given=given)
 
 
 def pair_in_memory(forward, backward, inputs, constants):
@@ -176,11 +166,11 @@ def pair_in_memory(forward, backward, inputs, constants):
     return make_pair(forward, backward or forward, layer, inputs, constants=constants, what=name)
 
 
-def make_pair(forward, backward, layer, said, path="", arrays=None, constants=None, **fields):
+def make_pair(forward, backward, layer, said, path="", constants=None, **fields):
     """Return a `Pair`.
 
-    said: argument -> shape, array or value; path: for messages; arrays: `id` -> name, of the
-    layer's; constants: arguments without a gradient.
+    said: argument -> shape, array or value; path: for messages; constants: arguments
+    without a gradient.
     """
     for each in (forward, backward):
         tree = tree_in_file(getattr(each, "__code__", None))  # raises without its lines
@@ -231,7 +221,7 @@ def make_pair(forward, backward, layer, said, path="", arrays=None, constants=No
         world=World(forward, backward),
         **fields,
     )
-    return with_weights(pair, arrays or {})
+    return with_weights(pair)
 
 
 def check_known(forward, known, path):
@@ -253,19 +243,19 @@ def arrays_of(name, value):
     return {name: value}
 
 
-def with_weights(pair, arrays):
+def with_weights(pair):
     """Return a `Pair` that knows its object's weights, and the globals that its functions change.
 
     Raises UserError if nothing has a gradient.
     """
     if pair.layer is not None:
-        weights, buffers = find_weights(pair.at(), arrays)
+        weights, buffers = find_weights(pair.at())
         if not weights:  # perhaps the first forward makes them
             with contextlib.suppress(Exception):  # it may run once only
                 start = pair.at()
                 [layer] = start.run_forward(start.inputs)[1].before
                 later = dataclasses.replace(pair, layer=layer)
-                weights, kept = find_weights(later.at(), {})
+                weights, kept = find_weights(later.at())
                 pair, buffers = (later, kept) if weights else (pair, buffers)
         pair = dataclasses.replace(pair, weights=weights, buffers=buffers)
     start = pair.at()

@@ -62,12 +62,17 @@ def is_float_array(value):
 
 def float_arrays(value):
     """Return id -> a floating array that a value holds, each once."""
-    return {
-        id(each): each
-        for *_, parts in holders(value)
-        for each in parts.values()
-        if is_float_array(each)
-    }
+    return {id(each): each for _, each in arrays_in(value)}
+
+
+def arrays_in(value, is_wanted=is_float_array):
+    """Return [(path, floating array), …] of all that a value holds."""
+    return [
+        ((*path, key), each)
+        for path, _, parts in holders(value)
+        for key, each in parts.items()
+        if is_wanted(each)
+    ]
 
 
 def with_arrays(value, arrays):
@@ -186,7 +191,7 @@ def content(value):
         if isinstance(each, np.ndarray):
             return each.dtype.str, each.shape, each.tobytes()
         if not isinstance(each, PLAIN):
-            return type(each).__name__
+            return type(each).__name__.replace("list", "tuple")
         return each if isinstance(each, int | float | str) else None
 
     found = [said(value)]

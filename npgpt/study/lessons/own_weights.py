@@ -14,17 +14,10 @@ import numpy as np
 
 from npgpt.errors import UserError
 from npgpt.study.gradcheck.measure import STEP, derivative, output_of, run_once, upstream
-from npgpt.study.gradcheck.spelling import variable_of
+from npgpt.study.gradcheck.spelling import bare, variable_of
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.lessons.own_call import RATE, Locals, is_number, labels_of
-from npgpt.study.lessons.own_state import (
-    follow,
-    holders,
-    is_float_array,
-    parts_of,
-    same,
-    with_arrays,
-)
+from npgpt.study.lessons.own_state import arrays_in, follow, parts_of, same, with_arrays
 
 NAMELESS = "data value val array params parameters weights _params p".split()
 
@@ -52,11 +45,9 @@ class Weight:
         return self.gradient and follow(layer, self.gradient)
 
 
-def find_weights(pair, known):
+def find_weights(pair):
     """Return the `Weight`s of a `Pair` with an object, and the names of its other arrays that its
     result depends on.
-
-    known: `id` -> name of arrays that its constructor was given.
     """
     check_memory(pair.layer)
     y, rest = pair.run_forward(pair.inputs)
@@ -84,7 +75,7 @@ def find_weights(pair, known):
         places.sort(key=lambda place: (place[-1] != key, np.shape(made[place]) != array.shape))
         gradients = [None if made[place] is None else place for place in places]
         gradients += [rate] * bool(rate and path in made)
-        weight = Weight(known.get(id(array)) or named(path[:-1], name), id(array), path, None)
+        weight = Weight(named((*path[:-1], name)), id(array), path, None)
         found = [dataclasses.replace(weight, gradient=each) for each in gradients]
         if found:
             right = (each for each in found if len(found) > 1 and agrees(pair, each, array))
@@ -106,7 +97,7 @@ def check_memory(layer):
     """Raise UserError if two arrays of an object share memory: in a copy they do not."""
     for (path, one), (other, array) in itertools.combinations(arrays_in(layer), 2):
         if one is not array and np.shares_memory(one, array):
-            both = f"{named(path[:-1], path[-1])} and {named(other[:-1], other[-1])}"
+            both = f"{named(path)} and {named(other)}"
             raise UserError(f"{both} share memory, which in a copy they do not: no verdict")
 
 
@@ -116,16 +107,6 @@ def learning_rate(arguments):
         if isinstance(value, int | float) and value and RATE.fullmatch(str(name)):
             return float(value)
     return 0.0
-
-
-def arrays_in(value, is_wanted=is_float_array):
-    """Return [(path, floating array), …] of all that a value holds."""
-    return [
-        ((*path, key), each)
-        for path, _, parts in holders(value)
-        for key, each in parts.items()
-        if is_wanted(each)
-    ]
 
 
 def is_gradient_of(layer, place, path, name):
@@ -200,15 +181,15 @@ def depends(pair, array):
     return not same(result, other)
 
 
-def named(path, name):
-    """Return the name of an array: "fc.W" for `self.fc.params["W"]`, "weight" for
+def named(path):
+    """Return the name of an array at a path: "fc.W" for `self.fc.params["W"]`, "weight" for
     `self.weight.data`.
     """
-    words = [str(each) for each in (*path, name)]
+    words = [bare(str(each)) for each in path]
     telling = [each for each in words if each not in NAMELESS]
     if not "".join(telling).isdecimal():
         words = telling
-    return ".".join(words) or str(name)
+    return ".".join(words) or str(path[-1])
 
 
 def unique(weights):

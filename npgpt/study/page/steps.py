@@ -39,13 +39,12 @@ def traced_pass(lesson, known, lines):
     def is_shown(value):  # an array or a number, but no switch
         return isinstance(value, np.ndarray | np.number) or type(value) in (int, float)
 
-    forward, backward = (Recorded(each, is_shown) for each in (lesson.forward, lesson.backward))
+    spelling = spelled(lesson.forward, lesson.backward, tuple(lesson.inputs))
+    forward = Recorded(lesson.forward, is_shown)
+    backward = Recorded(lesson.backward, is_shown, spelling=spelling)
     _, cache = lesson.run_forward(lesson.inputs, forward.function)
     dy = map_arrays(np.copy, known.dy)  # one's own backward may write to it
     results = lesson.run_backward(dy, cache, backward.function)
-    spelling = spelled(lesson.forward, lesson.backward, tuple(lesson.inputs))
-    for each in backward.record:
-        each.name = spelling.get(each.name, each.name)
 
     def add(recorded, line, name, value):
         before = [i for i, each in enumerate(recorded.record) if each.line <= line]

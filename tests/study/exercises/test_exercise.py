@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from npgpt.study.exercises.bugs import bug_layers, bug_text
 from npgpt.study.exercises.exercise import (
     Step,
+    bug_layers,
     levels_of,
     package_statements,
     read_exercise,
@@ -120,9 +120,9 @@ mine.py : # npgpt exercise: gtp, level 1
   relu
   layernorm
 2$ exercise dropout --level 2
-  --level 2: dropout has level 1
+  dropout has no level 2: choose 1
 2$ exercise linear --level long
-  --level long: linear has level 1, level 2, level 3
+  linear has no level long: choose 1, 2, 3
 2$ exercise bug dropout
   invalid choice: 'dropout'
 """
@@ -235,7 +235,7 @@ def test_a_bug_is_one_line_with_wrong_gradients(layer, tmp_path):
     lesson, case, file = lesson_named(layer), cases(layer)[0], tmp_path / "bug.py"
     right = without_explanations(lesson, [*read_source(lesson.backward).lines])
     for seed in range(3):
-        file.write_text(text := bug_text(Step(layer, f"bug {seed}"), file))
+        file.write_text(text := step_text(Step(layer, f"bug {seed}"), file))
         bug = runpy.run_path(str(file))[lesson.backward.__name__]
         made = lesson.named(lesson.apply(bug, case.arguments()))
         assert any(relative_error(made[name], true) > 1e-3 for name, true in case.results.items())

@@ -136,6 +136,21 @@ def gate_backward(d_y, cache):
     d_w = x.T @ d_h
     return d_x, d_w
 
+# a gradient filled part by part, by another name | parts | x=4,5 | | WRONG x: grad_x = | not zeros
+# the same with the right line | parts | x=4,5 |
+#   grad_h * np.sin => grad_h * np.cos | right
+def parts_forward(x):
+    h = np.sin(x)
+    g = h * h
+    return g, (x, h)
+def parts_backward(grad_g, cache):
+    x, h = cache
+    grad_h = np.zeros_like(x)
+    grad_h[0] = 2 * h[0] * grad_g[0]
+    grad_h[1:] = 2 * h[1:] * grad_g[1:]
+    grad_x = grad_h * np.sin(x)
+    return grad_x
+
 # a mask that is written into dy | pos | x=4,5 |  | right |
 #   pos_backward writes to dout, which the caller may need
 # the backward takes an argument again | pos | x=4,5; k=3.0 |

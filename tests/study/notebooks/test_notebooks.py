@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from npgpt.cli.main import main
-from npgpt.study.exercises.path import path_of
+from npgpt.study.exercises.exercise import Step, levels_of
 from npgpt.study.lessons.table import LESSONS
 from npgpt.study.notebooks.one_step import step_cells
 from npgpt.study.notebooks.write import as_bytes, lesson_cells
@@ -71,7 +71,7 @@ def test_a_notebook_with_blanks_with_solutions_and_with_a_mistake(name, tmp_path
     mistake = next(each for each in SOLUTIONS[name] if not each.is_right)
     wrong = checks(sources(book, lambda _: source(name, mistake)), [1])
     solved = checks(sources(book, str), [1, 2, 3])
-    steps = [step for step in path_of(name) if step.what.startswith(("long", "level"))]
+    steps = [Step(name, each) for each in levels_of(name) if not each.startswith("step")]
     blanks = 1 + (name == "layernorm")  # the growing cell, and the long way
     said = ["still to be written"] * blanks + ["right: every gradient"] * len(steps) + ["\nwrong"]
     shown = verdicts([*sources(book), *solved, *wrong[-2:]], tmp_path)
