@@ -8,13 +8,14 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, UserError, load
+from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, load
 from npgpt.cli.main import main
 from npgpt.data.tokenizers import CharTokenizer
 from tests.cases import small_parts
 from tests.conftest import traced
 from tests.helpers.close import assert_close
 from tests.helpers.models import SMALL, VARIANTS, batch, model_of
+from tests.helpers.runs import refusing
 from tests.torch_gpt import drawn, grads_of, torch_gpt, torch_parameters, torchs_loss_and_grads
 
 EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
@@ -167,7 +168,7 @@ def test_scores_are_torchs_log_softmax_and_their_mean_the_loss():
     expected = torch.log_softmax(logits, -1).gather(-1, torch.from_numpy(idx[:, 1:, None]))[..., 0]
     assert_close(scores, expected)
     assert -scores.mean() == pytest.approx(model.evaluate(idx[:, :-1], idx[:, 1:]), rel=1e-12)
-    with pytest.raises(UserError, match="causal"):
+    with refusing("causal"):
         GPT(GPTConfig(**SMALL, causal=False)).score(idx)
 
 

@@ -3,11 +3,10 @@
 import subprocess
 import sys
 
-import pytest
-
-from npgpt import GPT, GPTConfig, UserError
+from npgpt import GPT, GPTConfig
 from npgpt.devices import array_module
 from tests import strict_cupy
+from tests.helpers.runs import refusing
 
 INSTALL = r'pip install "npgpt\[cuda12\]" or "npgpt\[cuda13\]", or use --device cpu$'
 
@@ -34,10 +33,10 @@ def test_a_gpu_that_cannot_be_used_says_why_and_what_to_install(monkeypatch):
         (cuda.nvrtc, "getVersion", raising(no_nvrtc), "no libnvrtc.so.13"),
     ):
         monkeypatch.setattr(place, name, value)
-        with pytest.raises(UserError, match=says):
+        with refusing(says):
             GPT(GPTConfig(), device="cuda:1")
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(UserError, match="cupy.*" + INSTALL):
+    with refusing("cupy.*" + INSTALL):
         GPT(GPTConfig(), device="cuda:1")
 
 
@@ -50,7 +49,7 @@ def test_the_gpu_of_a_number(monkeypatch):
         ("gpu:2", "no GPU 2: the 2 here are numbered from 0"),
         ("tpu", "device must be"),
     ):
-        with pytest.raises(UserError, match=says):
+        with refusing(says):
             array_module(device)
 
 

@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig, Trainer, TrainOptions, UserError, load
+from npgpt import GPT, GPTConfig, Trainer, TrainOptions, load
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer
 from npgpt.model import transformer
 from tests import strict_cupy
 from tests.conftest import TEXT
 from tests.helpers.models import SMALL, VARIANTS
-from tests.helpers.runs import refused, succeeded
+from tests.helpers.runs import refused, refusing, succeeded
 from tests.helpers.tokenizers import MIXED, byte_pairs
 from tests.torch_gpt import unit_scale
 
@@ -104,7 +104,7 @@ def test_a_block_of_ones_own_is_named_and_asked_for(tmp_path, kind):
         assert_same(model, again)
         assert not again.params.frozen
     for other in (None, BLOCKS["modern"]):
-        with pytest.raises(UserError, match=f"the model has .*'{name}'.* block="):
+        with refusing(f"the model has .*'{name}'.* block="):
             load(tmp_path, block=other)
 
 
@@ -135,7 +135,7 @@ def test_a_run_is_not_saved_over_and_the_folder_out_is_no_run(tmp_path, monkeypa
     run_of(model, "run").run()
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     for folder in ("run", Path("run", "step-00000001")):
-        with pytest.raises(UserError, match="is a run, which .* save in another folder"):
+        with refusing("is a run, which .* save in another folder"):
             model.save_pretrained(folder)
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
@@ -156,9 +156,9 @@ def test_a_tokenizer_that_cannot_be_saved_is_refused_before_training(tmp_path):
         "tokenizers library fails": SimpleNamespace(to_str=lambda: str(1 / 0)),
     }  # fmt: skip
     for says, each in wrong.items():
-        with pytest.raises(UserError, match=says):
+        with refusing(says):
             model.save_pretrained(tmp_path / "folder", each)
-        with pytest.raises(UserError, match=says):
+        with refusing(says):
             run_of(model, tmp_path / "run", each)
     assert not any(tmp_path.iterdir())
     run_of(model, tmp_path / "run").run()
@@ -167,7 +167,7 @@ def test_a_tokenizer_that_cannot_be_saved_is_refused_before_training(tmp_path):
         again, found = load(tmp_path / folder, tokenizer=lower)
         assert found is lower and found.encode("AbC").tolist() == [0, 1, 2]
         assert_same(model, again)
-        with pytest.raises(UserError, match="from 1 to 11, not 256"):
+        with refusing("from 1 to 11, not 256"):
             load(tmp_path / folder, tokenizer="byte")
 
 
@@ -198,7 +198,7 @@ def test_a_run_whose_tokenizer_cannot_be_read_is_loaded_with_a_given_one(tmp_pat
     trainer = run_of(filled(GPTConfig(**SMALL)), tmp_path)
     trainer.tokenizer = Tokenizer()
     trainer.run()
-    with pytest.raises(UserError, match="npgpt_tokenizer.json cannot be used"):
+    with refusing("npgpt_tokenizer.json cannot be used"):
         load(tmp_path)
     lower = Lower("abcde")
     assert load(tmp_path, tokenizer=lower)[1] is lower
@@ -251,5 +251,5 @@ class Other(Own):
 def test_another_block_of_the_same_file_is_refused(tmp_path):
     GPT(GPTConfig(**SMALL), block=Own()).save_pretrained(tmp_path)
     load(tmp_path, block=Own())
-    with pytest.raises(UserError, match="the functions differ"):
+    with refusing("the functions differ"):
         load(tmp_path, block=Other())

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from npgpt import UserError
 from npgpt.data.batches import Crops, count_targets, windows
+from tests.helpers.runs import refusing
 
 
 def test_random_crops_reach_every_start_equally():
@@ -33,7 +33,7 @@ def test_batches_in_order_are_those_of_build_nanogpt(count):
         position += B * T
         if position + B * T + 1 > count:
             position = 0
-    with pytest.raises(UserError, match="24 tokens and a batch in order needs 25: lower --batch"):
+    with refusing("24 tokens and a batch in order needs 25: lower --batch"):
         Crops(tokens[:24], T).in_order(0, B)
 
 
@@ -63,9 +63,9 @@ def test_crops_without_a_target_are_left_out():
 @pytest.mark.parametrize("mask", [np.ones(10), np.arange(10) > 0])
 def test_a_split_without_targets_is_refused(mask):
     nothing = np.ma.array(np.arange(10), mask=mask)
-    with pytest.raises(UserError, match="validation split has 10 tokens, none of which is "):
+    with refusing("validation split has 10 tokens, none of which is "):
         Crops(nothing, 5, "validation")
-    with pytest.raises(UserError, match="of 10 tokens none is to be predicted"):
+    with refusing("of 10 tokens none is to be predicted"):
         next(windows(nothing, 5, 4))
 
 
@@ -77,7 +77,7 @@ def test_a_crop_follows_a_short_split():
     x, y = crops.at(np.array([0, 0]))
     assert x.tolist() == [[*range(7)]] * 2 and y.tolist() == [[*range(1, 8)]] * 2
     says = "the validation split has 1 tokens, none .*--val-fraction 0"
-    with pytest.raises(UserError, match=says):
+    with refusing(says):
         Crops(tokens[:1], 4, "validation")
 
 

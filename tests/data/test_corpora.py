@@ -10,6 +10,7 @@ from npgpt.data import corpora
 from npgpt.data.corpora import Corpus, in_documents, open_corpus
 from npgpt.files import cache_folder
 from tests.helpers.hub_server import HubServer
+from tests.helpers.runs import refusing
 
 GOOD = b"First Citizen:\n" * 20_000
 
@@ -44,7 +45,7 @@ def test_a_failed_download_says_so_and_changes_nothing(
 ):
     server.faults["input.txt"] = fault
     monkeypatch.setattr(f"npgpt.download.file.{limit}", seconds)
-    with pytest.raises(UserError, match=f"/texts/tiny/.*{says}"):
+    with refusing(f"/texts/tiny/.*{says}"):
         open_corpus("tinyshakespeare", tmp_path)
     assert files_below(tmp_path) == []
 
@@ -100,12 +101,12 @@ def test_a_file_that_is_not_tinyshakespeare_is_not_trained_on(tmp_path):
     path.write_bytes(b"something else")
     for name in ("tinyshakespeare", None):
         digest = hashlib.sha256(b"something else").hexdigest()[:12]
-        with pytest.raises(UserError, match=f"input.txt .*{digest}.*delete"):
+        with refusing(f"input.txt .*{digest}.*delete"):
             open_corpus(name, tmp_path)
 
 
 def test_without_a_network_only_the_default_is_replaced_by_pydocs(tmp_path):
-    with pytest.raises(UserError, match="no network.*put the file at"):
+    with refusing("no network.*put the file at"):
         open_corpus("tinyshakespeare", tmp_path)
     corpus, pydocs = open_corpus(None, tmp_path), open_corpus("pydocs")
     assert (corpus.name, corpus.text, corpus.folder) == ("pydocs", pydocs.text, None)
@@ -139,7 +140,7 @@ def test_a_text_file(tmp_path, capsys, start, end):
 )
 def test_a_file_that_is_no_text(tmp_path, content, said):
     (tmp_path / "poem.txt").write_bytes(content)
-    with pytest.raises(UserError, match=f"poem.txt {said}"):
+    with refusing(f"poem.txt {said}"):
         open_corpus(tmp_path / "poem.txt")
 
 
@@ -155,5 +156,5 @@ def test_a_text_without_documents(separator):
 
 @pytest.mark.parametrize("name", ["shakespeer", ".", "a text, not its name. " * 1000, "nul\0byte"])
 def test_the_error_of_an_unknown_corpus_lists_the_known_ones(name):
-    with pytest.raises(UserError, match="tinyshakespeare, pydocs, a UTF-8 text file.*train.bin"):
+    with refusing("tinyshakespeare, pydocs, a UTF-8 text file.*train.bin"):
         open_corpus(name)

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from npgpt import UserError
 from npgpt.cli.training_data import open_tokens
 from npgpt.data.corpora import Corpus, in_documents, open_corpus
 from npgpt.data.dataset import prepare, tokenize_corpus, tokenizer_of
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, make_tokenizer
+from tests.helpers.runs import refusing
 
 
 def open_dataset(corpus, kind=None):
@@ -41,12 +41,12 @@ def test_prepare_and_open_again(poem, tmp_path):
 
 def test_a_prepared_folder_is_not_overwritten_and_keeps_its_tokenizer(poem, tmp_path):
     prepare(poem, make_tokenizer("char", poem.text), tmp_path)  # an empty folder will do
-    with pytest.raises(UserError, match="already exists"):
+    with refusing("already exists"):
         prepare(poem, ByteTokenizer(), tmp_path)
-    with pytest.raises(UserError, match="already consists of token files"):
+    with refusing("already consists of token files"):
         prepare(open_corpus(tmp_path), ByteTokenizer(), tmp_path / "new")
     assert open_dataset(open_corpus(tmp_path), "char")[2].chars == " abcd"
-    with pytest.raises(UserError, match="char tokenizer, not byte"):
+    with refusing("char tokenizer, not byte"):
         open_dataset(open_corpus(tmp_path), "byte")
 
 
@@ -61,7 +61,7 @@ def test_a_folder_without_a_tokenizer_is_gpt2s_and_a_pickle_is_not_opened(
     fails_when_loaded = b"cpytest\nfail\n(Vthe pickle was opened\ntR."
     (token_folder / "meta.pkl").write_bytes(fails_when_loaded)
     says = "meta.pkl.*npgpt data prepare input.txt --tokenizer char"
-    with pytest.raises(UserError, match=says):
+    with refusing(says):
         open_dataset(open_corpus(token_folder), kind)
 
 

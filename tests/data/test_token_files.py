@@ -1,11 +1,10 @@
 import os
 
 import numpy as np
-import pytest
 
-from npgpt import UserError
 from npgpt.data.corpora import read_text
 from npgpt.data.token_files import TokenFile, load_token_files
+from tests.helpers.runs import refusing
 
 
 def test_token_files_are_little_endian_uint16(token_folder):
@@ -18,13 +17,13 @@ def test_token_files_are_little_endian_uint16(token_folder):
 def test_token_files_that_are_wrong_are_named(token_folder):
     for name, size in (("val", 3), ("train", 0)):
         (token_folder / f"{name}.bin").write_bytes(bytes(size))
-        with pytest.raises(UserError, match=f"{name}.bin has {size} bytes"):
+        with refusing(f"{name}.bin has {size} bytes"):
             load_token_files(token_folder)
     np.zeros(2, "<u2").tofile(token_folder / "train.bin")
     (token_folder / "val.bin").unlink()
-    with pytest.raises(UserError, match="val.bin does not exist"):
+    with refusing("val.bin does not exist"):
         load_token_files(token_folder)
-    with pytest.raises(UserError, match="is not a regular file"):
+    with refusing("is not a regular file"):
         TokenFile(os.devnull)
 
 
@@ -36,9 +35,7 @@ def test_files_of_llm_c_and_of_earlier_versions(token_folder):
     header = np.zeros(256, "<i4")
     header[:3] = 20240520, 1, 2
     (token_folder / "train.bin").write_bytes(header.tobytes() + bytes([1, 0, 2, 0]))
-    with pytest.raises(
-        UserError, match="train.bin cannot be read: it is a token file of llm.c: without its header"
-    ):
+    with refusing("train.bin cannot be read: it is a token file of llm.c: without its header"):
         load_token_files(token_folder)
-    with pytest.raises(UserError, match="it is a token file of llm.c"):
+    with refusing("it is a token file of llm.c"):
         read_text(token_folder / "train.bin")

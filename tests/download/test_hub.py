@@ -9,10 +9,10 @@ import warnings
 
 import pytest
 
-from npgpt import UserError
 from npgpt.download import hub
 from npgpt.download.file import call_within
 from tests.helpers.hub_server import HubServer, point_client_at
+from tests.helpers.runs import refusing
 
 NAME = "owner/model"
 WEIGHTS = bytes(range(256)) * 40
@@ -49,7 +49,7 @@ def contents(folder):
 
 def refusal(call, *arguments):
     """The message of the UserError that a call raises; it has to be one line."""
-    with pytest.raises(UserError, match="^.*: .*$") as caught:
+    with refusing("^.*: .*$") as caught:
         call(*arguments)
     return str(caught.value)
 

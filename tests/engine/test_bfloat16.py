@@ -12,7 +12,7 @@ import torch
 from npgpt import GPT, GPTConfig, UserError, layers, load
 from npgpt.engine.threads import blas_threads, using_cores
 from tests.cases import LAYOUTS
-from tests.helpers.runs import refused
+from tests.helpers.runs import refused, refusing
 
 pytest.importorskip("numba", reason="compiles loops; it is in the extras fast and test")
 from npgpt.engine import bfloat16
@@ -178,14 +178,14 @@ def test_a_run_trains_samples_and_resumes_in_bfloat16(train, npgpt):
 
 def test_what_is_refused(monkeypatch):
     config = GPTConfig(**SIZES)
-    with pytest.raises(UserError, match="needs --kernels auto, numba or xla"):
+    with refusing("needs --kernels auto, numba or xla"):
         GPT(config, dtype="bfloat16", kernels="reference")
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="needs Numba"):
+    with monkeypatch.context() as patch, refusing("needs Numba"):
         patch.setitem(sys.modules, "numba", None)
         GPT(config, dtype="bfloat16")
     bfloat16.library.cache_clear()
     monkeypatch.setattr(importlib.metadata, "files", lambda name: None)
-    with pytest.raises(UserError, match=r'needs oneDNN on a CPU .*pip install "npgpt\[bfloat16\]"'):
+    with refusing(r'needs oneDNN on a CPU .*pip install "npgpt\[bfloat16\]"'):
         GPT(config, dtype="bfloat16")
     bfloat16.library.cache_clear()
 

@@ -1,9 +1,13 @@
 """What tests of commands ask of a command's result, and of the folder of a run."""
 
+import contextlib
 import json
 from pathlib import Path
 
+import pytest
+
 from npgpt.checkpoints.run import find_checkpoint, step_folders
+from npgpt.errors import UserError
 
 
 def refused(result, *says):
@@ -13,6 +17,14 @@ def refused(result, *says):
     assert len(err.splitlines()) == 1 and err.startswith("npgpt: ") and "Traceback" not in err
     for words in says:
         assert str(words) in err
+
+
+@contextlib.contextmanager
+def refusing(says):
+    """A UserError of one line, in which this pattern is found."""
+    with pytest.raises(UserError, match=says) as caught:
+        yield caught
+    assert "\n" not in str(caught.value)
 
 
 def succeeded(result, *says):

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig, UserError
+from npgpt import GPT, GPTConfig
 from npgpt.engine.trial import mixes_texts, validate
 from npgpt.errors import say_once
 from npgpt.model.block import GPT2, read_block
 from tests import strict_cupy
 from tests.cases import CPU_KERNELS, LORA, MODERN, SMALL, B, C, T, V, small_parts
-from tests.helpers.runs import bits, refused, succeeded
+from tests.helpers.runs import bits, refused, refusing, succeeded
 from tests.torch_gpt import assert_equal, torch_loss, torch_parameters, unit_scale
 
 # An even head size.
@@ -227,7 +227,7 @@ def test_a_block_that_mixes_positions_cannot_continue_texts(npgpt, tmp_path):
         "v = v + v.mean(axis=2, keepdims=True)",
     ):
         block = edited(tmp_path, "    mix, attention", f"    {other}\n    mix, attention")
-        with pytest.raises(UserError, match="cannot continue texts: token by token"):
+        with refusing("cannot continue texts: token by token"):
             model_of(block).generate(IDX, 2)
 
 
@@ -235,7 +235,7 @@ def test_a_block_that_mixes_positions_cannot_continue_texts(npgpt, tmp_path):
 def test_xla_is_compared_with_numpy_before_it_trains(tmp_path):
     pytest.importorskip("jax", reason="JAX is not installed")
     in_place = "silu = gate\n    silu *= sigmoid"  # gate changes, too
-    with pytest.raises(UserError, match="something else by XLA than by NumPy"):
+    with refusing("something else by XLA than by NumPy"):
         model_of(edited(tmp_path, "silu = gate * sigmoid", in_place), "xla")
 
 
@@ -313,7 +313,7 @@ REFUSED = {  # what is said, old code, new code, …
 @pytest.mark.parametrize("wrong", REFUSED.values(), ids=REFUSED)
 def test_a_block_that_would_train_wrongly_is_refused(tmp_path, wrong):
     says, *changes = wrong
-    with pytest.raises(UserError, match=re.escape(says)):
+    with refusing(re.escape(says)):
         model_of(tiny(tmp_path, *changes))
 
 
@@ -401,11 +401,11 @@ LATE = {  # what is said, old code, new code
 def test_what_is_wrong_only_at_the_real_size_is_an_error_of_the_user(tmp_path, kernels):
     for says, *changes in LATE.values():
         model = model_of(tiny(tmp_path, *changes), kernels)
-        with pytest.raises(UserError, match=re.escape(says)):
+        with refusing(re.escape(says)):
             model.loss_and_grads(IDX, TARGETS)
     model = model_of(tiny(tmp_path, *LATE["an exit"][1:]), kernels)
     for name in ("forward", "run_with_cache", "hidden", "generate"):
-        with pytest.raises(UserError, match="line 15: SystemExit"):
+        with refusing("line 15: SystemExit"):
             getattr(model, name)(IDX, *[1] * (name == "generate"))
 
 

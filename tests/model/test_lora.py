@@ -5,12 +5,12 @@ resume, merged.
 import numpy as np
 import pytest
 
-from npgpt import GPT, AdamW, GPTConfig, UserError, load
+from npgpt import GPT, AdamW, GPTConfig, load
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.parameters import frozen_names
 from tests.cases import FROZEN, LORA
 from tests.helpers.models import SMALL, batch
-from tests.helpers.runs import bits, refused, succeeded
+from tests.helpers.runs import bits, refused, refusing, succeeded
 from tests.torch_gpt import assert_equal, torch_gpt, torch_loss, torch_parameters, unit_scale
 
 KERNELS = ("reference", "numpy", "numba", "xla")
@@ -143,10 +143,10 @@ def test_a_missing_gradient_is_never_silent(model_of, train):
     model = model_of(2, freeze="*.weight,h.0")
     both = batch(model.config)
     says = "lora_block.py returns no gradient of h.1.ln_1.bias: return it"
-    with pytest.raises(UserError, match=says):
+    with refusing(says):
         model.loss_and_grads(*both)
     assert np.isfinite(model.forward(*both)[1])
-    with pytest.raises(UserError, match=says):
+    with refusing(says):
         model.backward()
     refused(
         train("--block", LORA, "--freeze", "*.weight"),
@@ -186,14 +186,14 @@ def test_only_what_a_block_adds_to_gpt2_may_be_missing(tmp_path):
     lora, other = lora_file(tmp_path, 2), tmp_path / "other.py"
     less = '    del found["ln_1.bias"]\n    return found'
     other.write_text(lora.read_text().replace("    return found", less))
-    with pytest.raises(UserError, match="the model has GPT-2's block, which is not other.py"):
+    with refusing("the model has GPT-2's block, which is not other.py"):
         GPT.from_pretrained(tmp_path, block=other)
     path = tmp_path / "config.json"
     path.write_text(path.read_text().replace('"n_layer": 2', '"n_layer": 1'))
-    with pytest.raises(UserError, match=r"ln_1.weight is extra"):
+    with refusing(r"ln_1.weight is extra"):
         GPT.from_pretrained(tmp_path, block=lora)
     path.write_text(path.read_text().replace('"bias": true', '"lora_rank": 8, "bias": true'))
-    with pytest.raises(UserError, match="LoRA of an earlier version.*peft_adapter"):
+    with refusing("LoRA of an earlier version.*peft_adapter"):
         GPT.from_pretrained(tmp_path)
 
 

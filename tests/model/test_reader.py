@@ -5,8 +5,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig, UserError
+from npgpt import GPT, GPTConfig
 from tests.helpers.models import SMALL
+from tests.helpers.runs import refusing
 from tests.torch_gpt import unit_scale
 
 KERNELS = ["reference", "numpy", "numba", pytest.param("xla", marks=pytest.mark.slow)]
@@ -49,17 +50,17 @@ def test_what_a_reader_refuses():
         ([[11], [0]], "token ids"),
         (np.ones((2, 9), int), "do not fit into block_size 8"),
     ):
-        with pytest.raises(UserError, match=message):
+        with refusing(message):
             reader.read(tokens)
     for rows in ([2], [], [0.0]):
-        with pytest.raises(UserError, match="rows"):
+        with refusing("rows"):
             reader.reorder(rows)
-    with pytest.raises(UserError, match="n must be a whole number from 0 to 0"):
+    with refusing("n must be a whole number from 0 to 0"):
         reader.back(1)
     for mask in (1, [[0, 1]], [[1, 0], [1, 1]]):
-        with pytest.raises(UserError, match="mask must be"):
+        with refusing("mask must be"):
             model_of().reader(2, mask=mask)
-    with pytest.raises(UserError, match="encoder"):
+    with refusing("encoder"):
         model_of(causal=False).reader(1)
 
 
@@ -82,7 +83,7 @@ def test_a_processor_sees_all_tokens_and_decides(kernels):
         (lambda tokens, logits: None, "what logits_processor returns"),
         (lambda tokens, logits: logits - np.inf, "leave a token allowed"),
     ):
-        with pytest.raises(UserError, match=says):
+        with refusing(says):
             model.generate(TOKENS[:, :3], 1, logits_processor=processor)
 
 

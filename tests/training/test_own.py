@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, UserError, layers, load
+from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, layers, load
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.training.metrics import read_metrics
 from tests.cases import CPU_KERNELS
-from tests.helpers.runs import bits, refused, succeeded
+from tests.helpers.runs import bits, refused, refusing, succeeded
 
 CONFIG = {"vocab_size": 11, "block_size": 8, "n_layer": 3, "n_head": 2, "n_embd": 8}
 OPTIONS = {
@@ -72,9 +72,9 @@ def test_groups_that_cannot_be():
         ({"h": 0.5, "h.9": 0.5}, r"pattern in groups must be of parameters .* not 'h.9'"),
         ({"wte": -1.0}, "the factor of 'wte' must be a finite number"),
     ):
-        with pytest.raises(UserError, match=says):
+        with refusing(says):
             trainer_of(groups=groups)
-    with pytest.raises(UserError, match="must be of parameters that are trained"):
+    with refusing("must be of parameters that are trained"):
         AdamW(GPT(GPTConfig(**CONFIG), freeze="wte").params, groups={"wte": 0.5})
 
 
@@ -137,10 +137,10 @@ def test_batches_that_cannot_be():
         ({"batches": batches, "options": {"epochs": 2}}, "set max_iters"),
         ({"batches": batches, "tokens": TOKENS}, "needs train_tokens or batches, one of them"),
     ):
-        with pytest.raises(UserError, match=says):
+        with refusing(says):
             trainer_of(**{"tokens": None, "val_tokens": None, **own})
     encoder = GPT(GPTConfig(**CONFIG, causal=False), dtype="float64")
-    with pytest.raises(UserError, match="causal=False sees the next token"):
+    with refusing("causal=False sees the next token"):
         trainer_of(encoder, None, batches=batches)  # its validation would be of next tokens
     assert trainer_of(encoder, None, None, batches=batches).run(progress=False)
 
@@ -163,9 +163,9 @@ def test_an_adamw_of_ones_own_is_used_as_it_is(tmp_path):
         _, grads = by_hand.model.loss_and_grads(*by_hand._batch(step))
         by_hand.optimizer.step(grads, 1.0)
     assert (again.model.params.flat == by_hand.model.params.flat).all()
-    with pytest.raises(UserError, match="the params of another model"):
+    with refusing("the params of another model"):
         trainer_of(optimizer=by_hand.optimizer)
-    with pytest.raises(UserError, match="groups are of the Trainer's AdamW"):
+    with refusing("groups are of the Trainer's AdamW"):
         trainer_of(by_hand.model, optimizer=by_hand.optimizer, groups=GROUPS)
 
 
@@ -198,18 +198,18 @@ def test_what_cannot_be_resumed_is_one_line(npgpt):
     refused(resumed, "was trained in Python", "--init-from plain")
     for other in (None, Momentum(model.params), forgetful):
         says = "by the optimizer 'Forgetful', which .* cannot continue"
-        with pytest.raises(UserError, match=says):
+        with refusing(says):
             trainer_of(model, optimizer=other).restore("plain")
     # A run with groups keeps the moments of AdamW, but the command does not know the groups.
     assert trainer_of(out_dir="groups", groups=GROUPS).run(progress=False)
     refused(npgpt("train --resume --out-dir groups"), "functions, groups or an optimizer")
-    with pytest.raises(UserError, match="by the optimizer 'AdamW', which Momentum cannot"):
+    with refusing("by the optimizer 'AdamW', which Momentum cannot"):
         trainer_of(model, optimizer=Momentum(model.params)).restore("groups")
-    with pytest.raises(UserError, match="was trained with groups, a schedule, batches or a loss"):
+    with refusing("was trained with groups, a schedule, batches or a loss"):
         trainer_of().restore("groups")
     path = find_checkpoint("groups") / "state.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"t": "six"}))
-    with pytest.raises(UserError, match="t in .*state.json must be a whole number"):
+    with refusing("t in .*state.json must be a whole number"):
         trainer_of(groups=GROUPS).restore("groups")
 
 
@@ -265,7 +265,7 @@ def test_a_quiet_run_and_what_is_called(tmp_path, capsys):
 )
 def test_functions_that_cannot_be_used_are_named(own, says):
     tokens = None if "batches" in own else TOKENS
-    with pytest.raises(UserError, match=says):
+    with refusing(says):
         trainer_of(tokens=tokens, val_tokens=None, **own).train_step()
 
 

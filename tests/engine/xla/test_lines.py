@@ -10,6 +10,7 @@ from npgpt.model.masks import BlockMasks, Masks, draw_masks
 from npgpt.model.transformer import gpt_backward, gpt_forward
 from tests.cases import train_step
 from tests.helpers.models import SMALL, VARIANTS, batch, model_of
+from tests.helpers.runs import refusing
 
 # The first runs every day; the others are slow, because each model is compiled. Dropout has a test
 # of its own.
@@ -214,7 +215,7 @@ def test_what_is_refused(monkeypatch):
         ({"dtype": "tf32"}, "tf32 needs a GPU"),
         ({"dtype": "float16"}, "dtype must be"),
     ):
-        with pytest.raises(UserError, match=says):
+        with refusing(says):
             GPT(config, kernels="xla", **options)
     model = GPT(config, kernels="xla")
     from npgpt import checks
@@ -235,7 +236,7 @@ def test_tf32_needs_a_gpu_that_has_it():
     params.devices.first = SimpleNamespace(
         platform="gpu", device_kind="NVIDIA T4", compute_capability="7.5"
     )
-    with pytest.raises(UserError, match="capability 8.0 or higher, and NVIDIA T4 has 7.5"):
+    with refusing("capability 8.0 or higher, and NVIDIA T4 has 7.5"):
         XLAEngine(params, "tf32")
 
 

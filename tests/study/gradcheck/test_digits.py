@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from npgpt.errors import UserError
 from npgpt.study.gradcheck.digits import exactly, is_exact, mp_context, rounded, wide
 from tests.helpers.lines import defined
+from tests.helpers.runs import refusing
 
 X = np.random.default_rng(0).standard_normal((3, 4))
 SOURCE = """
@@ -69,5 +69,5 @@ def test_what_cannot_be_computed_raises(line):
 
 def test_without_mpmath_the_extra_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r'pip install "npgpt\[study\]"'):
+    with refusing(r'pip install "npgpt\[study\]"'):
         mp_context.__wrapped__()
