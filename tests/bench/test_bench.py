@@ -3,14 +3,12 @@
 import sys
 from pathlib import Path
 
+import measure
 import pytest
+from report import markdown
+from shapes import ROWS, installed
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools" / "bench"))
-import measure  # noqa: E402
-from report import markdown  # noqa: E402
-from shapes import ROWS, installed  # noqa: E402
-
 pytestmark = pytest.mark.slow
 
 

@@ -97,9 +97,6 @@ def test_what_npgpt_saves_transformers_opens(variant, tmp_path):
     )
     assert not any(info.values()), info
     assert_equal(ours.forward(IDX)[0], logits_of(theirs.eval()))
-    back = GPT.from_pretrained(tmp_path, dtype="float64")
-    assert np.array_equal(back.forward(IDX)[0], ours.forward(IDX)[0])
-    assert back.config == ours.config.derived() and list(back.params) == list(ours.params)
 
 
 @pytest.mark.parametrize(

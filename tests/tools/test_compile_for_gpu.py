@@ -4,11 +4,8 @@ import dataclasses
 import runpy
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from compile_for_gpu import GPUS, ROWS, compile_programs
 
 TOOL = sys.modules["compile_for_gpu"].__file__

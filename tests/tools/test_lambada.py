@@ -2,17 +2,14 @@
 
 import json
 import random
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from lambada import main
 
 from npgpt import GPT, GPTConfig
 from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from lambada import main
 
 TOKENIZER = CharTokenizer(" ab\n")
 SIZES = {"vocab_size": 4, "block_size": 8, "n_embd": 12, "n_layer": 2, "n_head": 3}

@@ -1,17 +1,14 @@
 """tools/nanogpt_to_safetensors.py: the converted model has the logits of nanoGPT's."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from nanogpt_to_safetensors import main, tokenizer_for
 
 from npgpt import GPT, GPTConfig, load
 from tests.helpers.runs import refused
 from tests.torch_gpt import assert_equal, torch_gpt, torch_parameters, unit_scale
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from nanogpt_to_safetensors import main, tokenizer_for
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("scipy", reason="nanoGPT's GELU is the exact one")

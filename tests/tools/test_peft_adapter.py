@@ -3,11 +3,11 @@ peft.
 """
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from peft_adapter import main, merged, read_adapter, write_adapter, write_block
 from safetensors.numpy import load_file, save_file
 
 from npgpt import GPT, GPTConfig, load
@@ -16,9 +16,6 @@ from tests.cases import FROZEN, MODERN
 from tests.helpers.models import SMALL, batch
 from tests.helpers.runs import refused, refusing
 from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters, unit_scale
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from peft_adapter import main, merged, read_adapter, write_adapter, write_block
 
 CONFIG = {
     "peft_type": "LORA",

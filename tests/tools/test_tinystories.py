@@ -1,14 +1,10 @@
 """tools/tinystories.py by the real client, from a hub on 127.0.0.1 to npgpt's token files."""
 
-import sys
-from pathlib import Path
+from tinystories import FILES, main
 
 from npgpt.data.corpora import open_corpus
 from tests.data.test_dataset import open_dataset
 from tests.helpers.hub_server import HubServer, point_client_at
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from tinystories import FILES, main
 
 STORIES = [
     "Once there was an owl 🦉.\n\nShe was naïve.",

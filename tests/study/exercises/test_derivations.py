@@ -108,7 +108,6 @@ attention | n=2 i=2 j=3 l=3 d=4 | | 19
 """
 # 2.0 / C is exact
 SMALL = Setting(Sizes(B=1, T=2, C=4, H=1, V=5, S=3, F=5, P=3), off=frozenset({"ignored", "mask"}))
-EACH_PAIR = pytest.mark.parametrize("name", PAIRS)
 
 
 def values_of(layer):
