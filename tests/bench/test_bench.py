@@ -1,14 +1,12 @@
 """tools/bench: all sides do the same work, and ratios are right."""
 
 import sys
-from pathlib import Path
 
 import measure
 import pytest
 from report import markdown
 from shapes import ROWS, installed
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
 
 
