@@ -8,7 +8,7 @@ import numpy as np
 from npgpt.engine.ops import table
 from npgpt.model.variants import NOTHING, model_backward
 
-ONE_HOT_LIMIT = 512  # up to this vocabulary a matmul with a one-hot matrix is the faster way
+ONE_HOT_LIMIT = 128  # up to this vocabulary a matmul with a one-hot matrix is the faster way
 
 
 def fast_embedding_backward(dx, cache, dwte=None):
