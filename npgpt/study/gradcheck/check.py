@@ -17,7 +17,15 @@ import numpy as np
 
 from npgpt.errors import describe
 from npgpt.study.gradcheck.digits import rounded
-from npgpt.study.gradcheck.measure import COARSE, SMALL, Along, exact, truth, upstream
+from npgpt.study.gradcheck.measure import (
+    COARSE,
+    SMALL,
+    Along,
+    exact,
+    intermediate_gradient,
+    truth,
+    upstream,
+)
 from npgpt.study.gradcheck.source import last_return, parsed, read_source
 from npgpt.study.gradcheck.spelling import spelled
 from npgpt.study.gradcheck.suspects import Checked, Suspects
@@ -149,7 +157,8 @@ class Comparison:
 
     def add(self, name, line, value, verdict, backward_line=None, relative=None, through=None):
         """Add the check of a variable: line, value: of the forward."""
-        statement = self.forward_source.statement_at(line)
+        is_argument = line == self.forward_source.first  # a `return` may stand on the same line
+        statement = None if is_argument else self.forward_source.statement_at(line)
         back = self.source.statement_at(backward_line or 0)
         self.checks.append(
             LineCheck(
@@ -224,8 +233,22 @@ class Comparison:
                 check = self.checks[-1]
                 if check.verdict == WRONG and inputs_are_right:
                     check.verdict = OTHER
-                elif check.verdict == WRONG and len(self.made_by(check)) > 1:
-                    check.verdict = UNNAMED  # in a loop
+                elif check.verdict == WRONG and (
+                    len(self.made_by(check)) > 1  # in a loop
+                    or self.is_before_activation(variable, made.value)
+                ):
+                    check.verdict = UNNAMED
+
+    def is_before_activation(self, variable, gradient):
+        """Return whether "di" is the gradient of the argument of i = sigmoid(…) or tanh(…), as in
+        `di = dc * g * i * (1 - i)`.
+        """
+        v = variable.value
+        for slope in (v * (1 - v), 1 - v * v):
+            true = intermediate_gradient(self.lesson, variable, self.known.dy, scale=slope)
+            if relative_error(gradient, true) <= self.tolerance:
+                return True
+        return False
 
     def best_value(self, name, true):
         """Return the assignment of the last right value of a gradient; if none is right, the last;
@@ -250,6 +273,9 @@ class Comparison:
         verified = {
             each.variable for each in self.checks if each.verdict == OK and not each.is_input
         }
+        for each in self.checks:
+            if each.verdict == OTHER and each.variable in verified:
+                each.verdict = UNNAMED
         for each in self.wrong_variables():
             made = self.made_by(each)
             if each.variable in verified or any(is_reshaped(each, one.value) for one in made):
@@ -342,13 +368,26 @@ def is_array(value):
 def filled(recorded, source):
     """Return the `Assignment`s of arrays that are filled part by part.
 
-    All lines that assign their names come before those that fill them.
+    All lines that assign their names come before those that fill them, by their name or through a
+    view: `row = dx[i]`, then `row += …`.
     """
-    return [
-        Assignment(source.name, line, name, np.array(recorded.last[name]))
-        for name, line in source.filled.items()
-        if is_floating(recorded.last.get(name)) and max(assigning(source, [name]), default=0) < line
-    ]
+    added = [each for each in source.statements if re.match(r"\w+ [-+*/]= ", each.text)]
+    fills = {each.targets[0]: each.first for each in added} | source.filled
+    found = []
+    for name, value in recorded.last.items():
+        assigned = max(assigning(source, [name]), default=0)
+        lines = [source.filled.get(name, 0)]
+        for other, line in fills.items():
+            if assigned and other != name and is_view(value, recorded.last.get(other)):
+                lines.append(line)
+        if is_floating(value) and max(lines) > assigned:
+            found.append(Assignment(source.name, max(lines), name, np.array(value)))
+    return found
+
+
+def is_view(value, other):
+    """Return whether two values are arrays that share memory."""
+    return is_array(value) and is_array(other) and np.shares_memory(value, other)
 
 
 def gradient_line(source, record, name, true, gradient, results):

@@ -174,8 +174,10 @@ def traced_forward(lesson):
     return y, cache, variables
 
 
-def intermediate_gradient(lesson, variable, dy, at=None, step=STEP):
-    """Measure d(sum(dy * y)) / d(variable): an array of its shape, or the entry at one index."""
+def intermediate_gradient(lesson, variable, dy, at=None, step=STEP, scale=1.0):
+    """Measure d(sum(dy * y)) / d(variable), times `scale`: an array of its shape, or the entry at
+    one index.
+    """
     change = None
     left = 0  # how many assignments come before the perturbed one
 
@@ -190,7 +192,7 @@ def intermediate_gradient(lesson, variable, dy, at=None, step=STEP):
 
     def output(moved_by):
         nonlocal change, left
-        change = moved_by
+        change = scale * moved_by
         left = variable.number
         return weighted_sum(dy, lesson.run_forward(lesson.inputs, forward)[0])
 

@@ -6,7 +6,7 @@ The remarks say what is wrong, what was not checked, and what a caller should kn
 import ast
 import dataclasses
 import time
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from npgpt.errors import UserError
 from npgpt.study.gradcheck.check import LineCheck, best_check, first_wrong, table_text
 from npgpt.study.gradcheck.constants import all_digits, rounded_constants
 from npgpt.study.gradcheck.measure import input_gradient, run_once, upstream
-from npgpt.study.gradcheck.source import assigned_anywhere, parsed, read_source
+from npgpt.study.gradcheck.source import assigned_anywhere, is_name, parsed, read_source
 from npgpt.study.gradcheck.spelling import variable_of
 from npgpt.study.gradcheck.verdicts import NOT_FOUND, OK, OTHER, ROUNDED, WRONG
 from npgpt.study.judge.shapes import factor_of, mistake_in_numbers
@@ -76,6 +76,13 @@ def check_own(pair):
     draw = ""
     started = time.monotonic()
     found, backward, measured = best_check(lesson)
+    other = beside(pair)
+    if first_wrong(found) and pair.fixed and runs(other.at()):
+        checks, beside_kinks, said = best_check(other.at())
+        if not first_wrong(checks):
+            pair, lesson, found, backward, measured = other, other.at(), checks, beside_kinks, said
+            names = ", ".join(pair.fixed)
+            notes.append(f"{names}: no gradient at a kink, as relu's at 0: checked beside it")
     ran = {*backward.ran}
     for spread in spreads(pair):
         other = pair.at(dataclasses.replace(PLAIN, seed=1, spread=spread))
@@ -92,6 +99,15 @@ def check_own(pair):
     notes += left_out(lesson, found, ran)
     pair.world.reset()
     return Verified(found, [*filter(None, notes)], measured, pair.key)
+
+
+def beside(pair):
+    """Return a `Pair` whose given arrays are a little others."""
+    rng = np.random.default_rng(1)
+    fixed = {
+        name: each + 1e-3 * rng.standard_normal(each.shape) for name, each in pair.fixed.items()
+    }
+    return dataclasses.replace(pair, fixed=fixed)
 
 
 def allow_rounded(checks, found):
@@ -117,13 +133,12 @@ def small_errors(lesson, checks):
             each.since = each.until = each.backward_line
     few = min(each.digits or int(-np.log10(each.relative)) for each in small)
     remark = f"rounded: right to {few} digits"
+    question = "does the backward leave a small number out, such as an eps?"
     if constants := rounded_constants(lesson, inputs):
         for each in small:
             each.verdict = ROUNDED
         return [f"{remark}, because of {', '.join(constants)}"]
-    if first_wrong(checks):
-        return []
-    return [f"{remark}: does the backward leave a small number out, such as an eps?"]
+    return [question if first_wrong(checks) else f"{remark}: {question}"]
 
 
 def side_effects(lesson):
@@ -140,9 +155,10 @@ def side_effects(lesson):
         )
     (given, dy), (_, gradients), again = runs[0]
     notes = []
-    if not same(given, dy):
-        name = lesson.upstream
-        notes.append(f"{lesson.backward.__name__} writes to {name}, which the caller may need")
+    pairs = zip(lesson.gradients, lesson.for_each(given), lesson.for_each(dy), strict=False)
+    if written := [name for name, one, other in pairs if not same(one, other)]:
+        names = ", ".join(written)
+        notes.append(f"{lesson.backward.__name__} writes to {names}, which the caller may need")
     doubled = [name for name, value in gradients.items() if is_double(again.get(name), value)]
     if doubled:
         notes.append(f"{', '.join(doubled)}: adds to what an earlier call left")
@@ -235,7 +251,11 @@ def left_out(lesson, checks, ran):
     unread = [each.variable for each in checks if each.verdict == NOT_FOUND] + [*lesson.buffers]
     if unread:
         said.append(f"no gradient was found of {', '.join(unread)}, which the result depends on")
-    words = assigned_anywhere(parsed(lesson.backward))
+    code = parsed(lesson.backward)
+    stored = {node.id for node in ast.walk(code) if is_name(node, ast.Store)}
+    if local := [name for name in unread if is_computed(name, stored)]:
+        said.append(f"{', '.join(local)}: is it a local variable? Nothing reads it: write self.…")
+    words = assigned_anywhere(code)
     parts = parts_of(lesson.layer) or {}
     floats = [key for key, value in parts.items() if isinstance(value, float)]
     if numbers := [key for key in floats if is_computed(key, words)]:
@@ -281,7 +301,10 @@ def called_in(lesson, lines):
     """
 
     def is_own(name):
-        is_method = name.startswith("self.") and not hasattr(np.ndarray, name.rpartition(".")[2])
+        owner, _, last = name.rpartition(".")
+        is_module = isinstance(lesson.world.names.get(owner.partition(".")[0]), ModuleType)
+        is_usual = any(hasattr(each, last) for each in (np.ndarray, dict, list, str))
+        is_method = owner and not is_module and not is_usual
         return is_method or isinstance(lesson.world.names.get(name), FunctionType)
 
     calls = [node for node in ast.walk(parsed(lesson.backward)) if isinstance(node, ast.Call)]

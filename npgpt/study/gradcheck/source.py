@@ -154,6 +154,11 @@ def assigned_anywhere(tree):
     return found
 
 
+def is_name(node, context):
+    """Return whether a node is a variable that is read (ast.Load) or assigned (ast.Store)."""
+    return isinstance(node, ast.Name) and isinstance(node.ctx, context)
+
+
 def names_in(tree):
     """Return all names in a syntax tree."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -106,6 +106,8 @@ def drawn(spec, sizes, rng, spread=1.0):
         ]
         if bounds[0] >= bounds[1]:
             raise UserError(f'"{spec}" has no numbers: the second one must be larger')
+        if bounds[0] + 1 == bounds[1]:
+            raise UserError(f'"{spec}" is {bounds[0]} everywhere: the second one does not count')
         array = np.asarray(rng.integers(*bounds, shape))
         if array.size > 1:
             array.flat[-1] = array.flat[0]  # an index that occurs twice

@@ -128,6 +128,9 @@ class Call(Lesson):
         The last of the backward's gradients is a cache if the forward returns no array for it.
         """
         caches, n = self.caches, len(self.gradients)
+        first = result[0] if isinstance(result, tuple) and result else None
+        if isinstance(first, tuple) and len(first) == n > 1:  # return (h, c), cache
+            return first, result[1:], caches
         is_list = isinstance(result, list) and len(result) == n + len(caches) > 1
         if not isinstance(result, tuple) and not is_list:
             return result, (), caches
@@ -154,9 +157,15 @@ class Call(Lesson):
         """The name of the first gradient, or ""."""
         return "".join(self.gradients[:1])
 
+    def for_each(self, dy):
+        """Return a gradient for each argument that takes one; a single one takes all, as in
+        `dh, dc = dstate`.
+        """
+        return as_tuple(dy) if len(self.gradients) > 1 else (dy,)
+
     def arguments(self, dy, cache):
         """Return the backward's arguments, in order."""
-        gradients = iter(as_tuple(dy))
+        gradients = iter(self.for_each(dy))
         found = [*cache.before]
         for each in self.parameters:
             if each.name in cache.named:

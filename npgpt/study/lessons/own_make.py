@@ -158,6 +158,11 @@ def pair_in_memory(forward, backward, inputs, constants):
     name -> value.
     """
     layer = None
+    if isinstance(forward, type):
+        name = forward.__name__
+        raise UserError(f"{name} is a class: give an object of it, as in {name}(…)")
+    if inspect.ismethod(forward) and inspect.ismethod(backward):
+        layer, forward, backward = forward.__self__, forward.__func__, backward.__func__
     methods = [] if isinstance(forward, FunctionType) else methods_of(type(forward))
     name = getattr(forward, "__name__", type(forward).__name__).removesuffix("_forward")
     if methods and all(methods):

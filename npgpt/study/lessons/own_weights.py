@@ -6,6 +6,7 @@ gradients (`self.grads["w"]`), as `.grad` of the object that holds it, as a loca
 backward, as one of its results, or as a change by `lr`.
 """
 
+import ast
 import dataclasses
 import itertools
 import re
@@ -14,9 +15,10 @@ import numpy as np
 
 from npgpt.errors import UserError
 from npgpt.study.gradcheck.measure import STEP, derivative, output_of, run_once, upstream
+from npgpt.study.gradcheck.source import is_name, parsed
 from npgpt.study.gradcheck.spelling import bare, variable_of
 from npgpt.study.gradcheck.trace import is_floating
-from npgpt.study.lessons.own_call import RATE, Locals, is_number, labels_of
+from npgpt.study.lessons.own_call import RATE, Locals, labels_of
 from npgpt.study.lessons.own_state import arrays_in, follow, parts_of, same, with_arrays
 
 NAMELESS = "data value val array params parameters weights _params p".split()
@@ -52,15 +54,17 @@ def find_weights(pair):
     check_memory(pair.layer)
     y, rest = pair.run_forward(pair.inputs)
     [layer] = rest.before
-    before = {path: (each, np.array(each).tobytes()) for path, each in arrays_in(layer, is_number)}
+    before = {path: (each, np.array(each).tobytes()) for path, each in arrays_in(layer, is_any)}
     backward = Locals(pair.backward)
     backward(*pair.arguments(upstream(pair, y), rest))
     made = {}  # place -> array or number: a sum over all axes may be a mistake
-    for path, each in arrays_in(layer, is_number):
+    for path, each in arrays_in(layer, is_any):
         old, content = before.get(path, (None, b""))
         if old is not each or content != np.array(each).tobytes():
             made[path] = each
-    made |= {name: value for name, value in backward.found.items() if is_floating(value)}
+    read = {node.id for node in ast.walk(parsed(pair.backward)) if is_name(node, ast.Load)}
+    local = {name: value for name, value in backward.found.items() if name in read}
+    made |= {name: value for name, value in local.items() if is_floating(value)}
     made |= {f"return {label}": None for label in labels_of(pair.backward).values()}
     rate = learning_rate([*rest.named.items(), *(parts_of(layer) or {}).items()])
     names = {id(value): name for name, value in rest.local.items()}  # W, b = self.params
@@ -91,6 +95,11 @@ def find_weights(pair):
             weights[each.identity] = dataclasses.replace(each, gradient=alike[0])
             others.remove(each)
     return unique(weights.values()), tuple(dict.fromkeys(each.name for each in others))
+
+
+def is_any(value):
+    """Return whether a value is an array or a number: a gradient, or what was made by mistake."""
+    return isinstance(value, np.ndarray | np.number | int | float) and not isinstance(value, bool)
 
 
 def check_memory(layer):

@@ -40,6 +40,83 @@ class Affine:
         self.db = d.sum(0)
         return d @ self.W.T
 
+# a forward on the line of its def | flat | x=2,3,4 | | right | not 0 of
+# a forgotten reshape in it | flat | x=2,3,4 | dout.reshape(shape) => dout | WRONG x: dx = dout |
+#   it needs a reshape
+def flat_forward(x): return x.reshape(len(x), -1), x.shape
+def flat_backward(dout, shape):
+    dx = dout.reshape(shape)
+    return dx
+
+# results in a tuple beside the cache | step | h=2,4; c=2,4 | | right
+# and one argument for their gradients | step | h=2,4; c=2,4 |
+#   backward(dh, dc, cache): => backward(dstate, cache):\n    dh, dc = dstate | right
+# the gradient that is written to is named | step | h=2,4; c=2,4 |
+#   dc = dc + => dc += | right | writes to dc, | not to dh
+# dt is of the argument of tanh | step | h=2,4; c=2,4 | dc * c => dc * h | WRONG h: dh = |
+#   t                        2x4                4      9  0 digits  no dv
+def step_forward(h, c):
+    new_c = c * np.tanh(h)
+    t = np.tanh(new_c)
+    new_h = t * h
+    return (new_h, new_c), (h, c, t)
+def step_backward(dh, dc, cache):
+    h, c, t = cache
+    dt = dh * h * (1 - t ** 2)
+    dc = dc + dt
+    g = np.tanh(h)
+    dh = dh * t + dc * c * (1 - g ** 2)
+    dc = dc * g
+    return dh, dc
+
+# filled through a view | rows | x=4,5 | | right | not other
+# a mistake below it | rows | x=4,5 | return da * => return 2 * da * | WRONG x: return 2 |
+#   11 40 digits  ok | dx is 2 times
+def rows_forward(x):
+    a = np.sin(x)
+    y = a * a
+    return y, (x, a)
+def rows_backward(dy, cache):
+    x, a = cache
+    da = np.zeros_like(a)
+    for i in range(len(a)):
+        row = da[i]
+        row += 2 * dy[i] * a[i]
+    return da * np.cos(x)
+
+# an integer where a gradient should be | Dense(W=6 5, b=5) | x=4,6 |
+#   d.sum(0) => d.sum(0).astype(int) | WRONG b: self.db
+# a forgotten self | Dense(W=6 5, b=5) | x=4,6 | self.db => db | unread |
+#   b: is it a local variable? Nothing reads it
+# layers in a list | Two(W=6 5, b=5) | x=4,6 | d @ self.W.T => d @ self.W.T * 2 | WRONG x |
+#   or it is in layer.backward
+class Dense:
+    def __init__(self, W, b):
+        self.W, self.b = W, b
+    def forward(self, x):
+        self.x = x
+        return x @ self.W + self.b
+    def backward(self, d):
+        self.dW = self.x.T @ d
+        self.db = d.sum(0)
+        return d @ self.W.T
+class Two:
+    def __init__(self, W, b):
+        self.layers = [Dense(W, b)]
+    def forward(self, x):
+        for layer in self.layers: x = layer.forward(x)
+        return x
+    def backward(self, d):
+        for layer in self.layers[::-1]:
+            d = layer.backward(d)
+        return d
+
+# no label but 0 | bce | z=6; y=6:0..1 | | stopped | "6:0..1" is 0 everywhere
+def bce_forward(z, y):
+    return np.log(1 + np.exp(-z * (2 * y - 1)))
+def bce_backward(dout, z, y):
+    return dout * (1 / (1 + np.exp(-z)) - y)
+
 # a random mask is drawn alike | noise | v=4,5 | | right | not float64
 # Python's generator is seeded too | noise | v=4,5 | np.random.rand(*v.shape) => random.random() |
 #   right

@@ -93,6 +93,39 @@ def drawn_loss(x):
     return (x * np.random.default_rng(0).standard_normal()).sum(), np.full(x.shape, 0.12573022)
 
 
+class Relu:
+    def __init__(self):
+        self.w = np.full(4, 2.0)
+
+    def forward(self, x):
+        self.x = x
+        return self.w * np.maximum(x, 0)
+
+    def backward(self, dy):
+        self.dw = (dy * np.maximum(self.x, 0)).sum(0)
+        return dy * self.w * (self.x > 0)
+
+
+class Wrong(Relu):
+    def backward(self, dy):
+        dx = super().backward(dy)
+        self.dw = self.dw * 2
+        return dx
+
+
+def test_verify_of_methods_and_at_a_kink():
+    x = np.arange(12.0).reshape(3, 4)
+    found = verify(Relu(), x=x)
+    assert found.right and "at a kink" in str(found)
+    for layer in (Relu(), Wrong()):
+        found = verify(layer.forward, layer.backward, x=x)
+        assert found.right == (type(layer) is Relu) and {"x", "w"} <= {
+            each.variable for each in found.lines
+        }
+    with refusing(r"Relu is a class: give an object of it, as in Relu\("):
+        verify(Relu, x=x)
+
+
 def test_names_with_two_underscores_of_functions_are_not_those_of_a_class():
     __twice = 2.0
 
