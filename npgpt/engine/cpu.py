@@ -184,10 +184,10 @@ class CPUEngine(ReferenceEngine):
 
     def parts(self, B, shards):
         """Return the slices of a batch's shards; one, with a note, if its texts are dependent."""
-        if self.mixes_texts:
+        if shards > 1 and self.mixes_texts:
             say_once(
-                f"the texts of a batch depend on each other in {self.params.config.block}, so "
-                "batches are not divided among threads, which work inside the layers instead"
+                f"the texts of a batch depend on each other in {self.own_lines}, so batches are "
+                "not divided among threads, which work inside the layers instead"
             )
             shards = 1
         return even_parts(B, shards)

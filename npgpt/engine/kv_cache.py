@@ -1,15 +1,17 @@
 """The KV cache: a table of operations with which a model reads only new tokens."""
 
+import functools
 import math
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from npgpt import layers
 from npgpt.arrays import on_device_of, to_host
 from npgpt.checks import check_memory, check_whole, require
 from npgpt.engine.ops import table, without_caches
 from npgpt.engine.sources import as_tested
-from npgpt.engine.trial import check_continuing
+from npgpt.engine.trial import check_continuing, lesson_codes, random_model, small_gpt2
 from npgpt.errors import UserError
 from npgpt.model import transformer
 from npgpt.model.batch import as_integers, check_ids
@@ -30,6 +32,12 @@ class Texts:
 
     def __init__(self, config, B, pads=None):
         check_continuing(config)
+        if config.causal and not lesson_continues(small_gpt2(config), lesson_codes()):
+            raise UserError(
+                "edited lines cannot continue texts: token by token they compute something else "
+                "than at once, so the model trains, but cannot generate; in attention the T "
+                "queries are the last of the S keys, and elsewhere a token sees no other one"
+            )
         self.block_size, self.tokens = config.block_size, np.empty((B, 0), np.int64)
         self.pads = np.zeros(B, np.int64) if pads is None else pads
 
@@ -202,6 +210,38 @@ class KVCache:
             )
             logits, _ = model_forward(idx, self.params.tree, config, masks, ops, lesson=self.lesson)
         return to_host(logits if every else logits[:, -1])
+
+
+@functools.lru_cache(64)
+def lesson_continues(config, codes):
+    """Return whether GPT-2 computes token by token what it computes at once; edited lines may not.
+
+    codes: `lesson_codes`.
+    """
+    params, idx = random_model(config)
+    (B, T), kept, rows = idx.shape, [], []
+    causal = layers.causal_mask(None, np.zeros((1, T, 1), params.dtype))
+
+    def store(k, v):
+        kept.append((k, v))
+        return [np.concatenate(each, axis=2) for each in zip(*kept, strict=True)]
+
+    def logits_of(begin, end, ops, at):
+        masks = draw_masks(config, B, end - begin, params.dtype)
+        return model_forward(idx[:, begin:end], params.tree, at, masks, ops)[0]
+
+    try:
+        whole = logits_of(0, T, layers, config)
+    except Exception:  # edited lines may need other sizes
+        return True
+    try:
+        for i in range(T):
+            mask, pads = causal[i : i + 1, : i + 1], np.zeros(B, int)
+            ops, at = reading(np, layers, config, i, pads, False, mask, store, lambda x: x)
+            rows.append(logits_of(i, i + 1, ops, at))
+    except Exception:
+        return False
+    return bool(abs(np.concatenate(rows, axis=1) - whole).max() <= 1e-3 * abs(whole).max())
 
 
 def reading(xp, ops, config, begin, pads, padded, causal, store, last):

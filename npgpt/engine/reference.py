@@ -13,6 +13,7 @@ from npgpt.engine.trial import mixes_texts
 from npgpt.engine.update import update_slices
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.batch import loss_of
+from npgpt.model.block import GPT2
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import Parameters
 from npgpt.model.variants import model_backward, model_forward
@@ -39,6 +40,12 @@ class ReferenceEngine:
     def mixes_texts(self) -> bool:
         """Whether the texts of a batch depend on each other: then no batch may be divided."""
         return mixes_texts(self.params.config)
+
+    @property
+    def own_lines(self) -> str:
+        """What may do otherwise than GPT-2: a user's block, or edited lines."""
+        block = self.params.config.block
+        return "edited lines" if block == GPT2 else str(block)
 
     @property
     def description(self) -> str:

@@ -11,13 +11,15 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import npgpt
-from npgpt import layers
+from npgpt import GPT, GPTConfig, layers
 from npgpt.engine import sources
 from npgpt.model import transformer
 from tests.cases import FROZEN, LORA
+from tests.helpers.runs import refusing
 
 ROOT = Path(npgpt.__file__).parent
 IN_USE = "".join(
@@ -54,6 +56,12 @@ def fields_of(name):
         else {}
     )
 
+
+EACH_ENGINES = pytest.mark.parametrize(
+    "engines",
+    [["reference", "numpy"], pytest.param(ENGINES, marks=pytest.mark.slow)],
+    ids=["numpy", "all"],
+)
 
 # The mask of a long context by XLA, and linear_backward only by bfloat16.
 SILENT = {"causal_mask", "block_forward", "self_attention_forward", "linear_backward"}
@@ -146,6 +154,8 @@ def figures(kernels):
         bfloat16.library, bfloat16.rounded = lambda: None, np.array
         bfloat16.multiply = lambda a, b, c: np.matmul(a, b, out=c)
         own.update(dtype=kernels, kernels="auto")
+    import npgpt.engine.cpu
+    npgpt.engine.cpu.number_of_shards = lambda *_: 2
     model = GPT(config, threads=2, **{"kernels": kernels, **own})
     if is_brief:
         return [last_loss(model)]
@@ -211,17 +221,70 @@ def changed(*replacements):
     return source
 
 
+# Everyday edits that see all texts of a batch, or whole parameters: file | old => new.
+WHOLE = r"""
+layers/loss.py | 0.0).sum() / count => 0.0).sum() @@ dloss / count => dloss
+layers/layernorm.py | mean = x.mean(axis=-1, => mean = x.mean(axis=(0, 1),
+layers/layernorm.py | (dy * xhat).reshape(-1, C).sum( => (dy * xhat).reshape(-1, C).mean(
+layers/embedding.py | np.add.at(dwte, idx, dtoken) => dwte[idx] += dtoken
+training/adamw.py | p -= step_size * m / => p = p - step_size * m / @@ m *= beta1 => m = beta1 * m
+training/adamw.py | m *= beta1 => g = g - g.mean()\n    m *= beta1
+training/adamw.py | p -= step_size => p -= 0.1 * p.ndim * step_size
+"""
+
+
+@EACH_ENGINES
+def test_edits_that_see_the_whole_batch_or_whole_parameters(engines, tmp_path):
+    edits = [(SIZES, FILE, TRANSFORMER)]
+    for row in WHOLE.strip().split("\n"):
+        file, replaced = row.replace(r"\n", "\n").split(" | ")
+        source = (ROOT / file).read_text()
+        for old, new in (each.split(" => ") for each in replaced.split(" @@ ")):
+            assert old in source
+            source = source.replace(old, new)
+        edits.append((SIZES, f"npgpt/{file}", source))
+    (plain, *others), told = assert_engines_agree(edits, tmp_path, "brief", engines)
+    differ = [abs(other[0] - plain[0]) > 1e-4 for other in others]
+    assert differ == ["p = p" not in row for row in WHOLE.strip().split("\n")]
+    assert told.count("depend on each other in edited lines") == 4  # those of layers/
+
+
+def alibi(q, k, v, scale, mask=None, dropout_mask=None):
+    T, S = q.shape[-2], k.shape[-2]
+    distances = np.arange(T)[:, None] - np.arange(S)[None, :]
+    return FORWARD(q, k, v, scale, (0.0 if mask is None else mask) - abs(distances), dropout_mask)
+
+
+def alibi_by_keys(q, k, v, scale, mask=None, dropout_mask=None):
+    T, S = q.shape[-2], k.shape[-2]
+    distances = np.arange(S - T, S)[:, None] - np.arange(S)[None, :]
+    return FORWARD(q, k, v, scale, (0.0 if mask is None else mask) - abs(distances), dropout_mask)
+
+
+FORWARD = layers.attention_forward
+
+
+@pytest.mark.parametrize("kernels", ["reference", "numpy"])
+def test_an_edited_attention_generates_what_it_trains(kernels, monkeypatch):
+    """Or it is refused: the new token of a text is not at position 0."""
+    monkeypatch.setattr(layers, "attention_forward", alibi)
+    model = GPT(GPTConfig(**TINY), threads=1, kernels=kernels)
+    idx = np.array([[1, 2, 3]])
+    with refusing("edited lines cannot continue texts: .* the last of the S keys"):
+        model.generate(idx, 2)
+    monkeypatch.setattr(layers, "attention_forward", alibi_by_keys)
+    model = GPT(GPTConfig(**TINY), threads=1, kernels=kernels)
+    token = model.generate(idx, 1, temperature=0.0)[:, 3:]
+    assert token == model(idx)[0][:, -1].argmax(axis=-1)
+
+
 FIRST = "    dx, dwte_head = ops.head_backward(dlogits, head)"
 LAST = "    return logits, (embedding, drop, blocks, ln_f, head, config)"
 DWTE = "dwte_embedding, dwpe = ops.embedding_backward(dx, embedding)"
 SUM = "dwte = dwte_head + dwte_embedding "
 
 
-@pytest.mark.parametrize(
-    "engines",
-    [["reference", "numpy"], pytest.param(ENGINES, marks=pytest.mark.slow)],
-    ids=["numpy", "all"],
-)
+@EACH_ENGINES
 def test_lines_that_meet_what_engines_replace(engines, tmp_path):
     """The embedding's gradient, those of a frozen one, logits; the hidden state has no logits.
 

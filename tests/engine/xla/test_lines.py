@@ -1,6 +1,7 @@
 """What XLA compiles is the lesson: every gradient of every variant, to 1e-9 in float64."""
 
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -51,6 +52,20 @@ def test_queries_skip_later_keys_unless_lines_were_edited(edited, monkeypatch, s
     with jax.enable_x64(True):
         mix, _ = replaced(ops, GPTConfig(), "float64").attention_forward(q, k, v, 0.5)
     assert np.allclose(mix, layers.attention_forward(q, k, v, 0.5)[0]) == bool(edited)
+
+
+def test_edited_lines_are_compared_with_numpys(monkeypatch, jax):
+    """There `y = x; y *= 2` changes x, too."""
+    from npgpt.engine import sources
+    from npgpt.engine.xla import engine
+
+    compared = mock.Mock()
+    monkeypatch.setattr(engine, "check_alike", compared)
+    model_of({}, kernels="xla")
+    assert not compared.called
+    monkeypatch.setitem(sources.TESTED, "gelu_tanh_forward", "another")
+    model_of({}, kernels="xla")
+    assert compared.called
 
 
 @pytest.mark.parametrize("name", [DAILY, *(pytest.param(name, marks=slow) for name in SLOW)])
