@@ -511,7 +511,10 @@ class GPT:
         gpt, cross_entropy, logits, trace, ops = self._cache
         hidden = hasattr(ops, "x")
         if (dhidden is not None) != hidden or hidden and dlogits is not None:
-            raise UserError("backward takes dhidden after hidden, and dlogits after forward")
+            raise UserError(
+                "backward takes dhidden after hidden, and after forward the gradient of the "
+                "logits by name, backward(dlogits=...)"
+            )
         if cross_entropy is None and not hidden and dlogits is None:
             raise UserError(
                 "backward needs the gradient of the logits, backward(dlogits=...), or a forward "

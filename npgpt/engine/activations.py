@@ -299,6 +299,7 @@ class ForwardTrace:
         new, undo = old, lambda gradient: gradient
         if name in self.edit:
             new, undo = call_edit(self.edit[name], old.copy()), None
+            require(f"the edited {name}", new, new is not None, "an array: end with `return x`")
             if isinstance(new, tuple):
                 right = len(new) == 2 and callable(new[1])
                 require(f"the edited {name}", new, right, "an array, or a pair (array, backward)")

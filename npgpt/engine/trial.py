@@ -198,7 +198,11 @@ def check_continuing(config, ends=(1, 2, 3)):
     where = places(x)
     with config.block.blamed(), np.errstate(all="ignore"):
         whole = forward(layers, 0, T, **where)
-    with config.block.blamed(" for a token that continues a text"), np.errstate(all="ignore"):
+    when = (
+        " for a token that continues a text, where tokens may see each other only in one call of "
+        "ops.attention_forward"
+    )
+    with config.block.blamed(when), np.errstate(all="ignore"):
         for end in sorted({min(end, T) for end in ends}):
             positions = where["positions"].repeat(B, axis=0)[:, begin:end]
             distances = where["distances"][..., begin:end, :end]

@@ -131,8 +131,11 @@ class Block:
         """Raise UserError unless a result is an array with the shape and dtype of another one."""
         shape, dtype = getattr(array, "shape", ""), getattr(array, "dtype", type(array).__name__)
         if shape != like.shape or dtype != like.dtype:
+            is_wide = shape == like.shape and dtype == np.float64
+            advice = ": np.sqrt(D) of an integer is float64, math.sqrt(D) is not" * is_wide
             raise UserError(
-                f"{name} of {self} must be an array {like.shape} {like.dtype}, not {shape} {dtype}"
+                f"{name} of {self} must be an array {like.shape} {like.dtype}, not {shape} "
+                f"{dtype}{advice}"
             )
 
     @contextlib.contextmanager

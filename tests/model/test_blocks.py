@@ -207,7 +207,7 @@ WRONG = {  # old code, new code -> what is said
     "no parameters": ("def parameters", "def sizes", "has no function parameters"),
     "no shape": ('"norm_1.weight": ((C,)', '"norm_1.weight": (C', "weight in parameters(config)"),
     "huge": ('"c_up.weight": ((C, F)', '"c_up.weight": ((2**62, F)', "the model would take"),
-    "another dtype": ("np.cos(angles).astype(x.dtype)", "np.cos(angles)", "x_out of modern_block"),
+    "another dtype": ("np.cos(angles).astype(x.dtype)", "np.cos(angles)", "float64, math.sqrt(D)"),
     "not Python": ("def parameters", "def 1", "line 115: invalid"),
 }
 
@@ -235,7 +235,7 @@ def test_a_block_that_mixes_positions_cannot_continue_texts(npgpt, tmp_path):
 def test_xla_is_compared_with_numpy_before_it_trains(tmp_path):
     pytest.importorskip("jax", reason="JAX is not installed")
     in_place = "silu = gate\n    silu *= sigmoid"  # gate changes, too
-    with refusing("something else by XLA than by NumPy"):
+    with refusing("XLA computes something else than NumPy"):
         model_of(edited(tmp_path, "silu = gate * sigmoid", in_place), "xla")
 
 

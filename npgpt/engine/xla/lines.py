@@ -65,10 +65,14 @@ def spelled(node, text, *parts):
 
 
 def set_in(array, index, x):
-    """Set an item of a dict in place, or return another array with it."""
-    if not isinstance(array, dict):
-        return array.at[index].set(x)
-    array[index] = x
+    """Set an item of a dict or a list in place, or return another array with it."""
+    if not isinstance(array, jax.Array):
+        array[index] = x
+    elif getattr(index, "dtype", None) == jnp.bool_ and jnp.ndim(x) == 0:  # y[y < 0] = 0
+        where = index.reshape(index.shape + (1,) * (array.ndim - index.ndim))
+        array = jnp.where(where, jnp.asarray(x, array.dtype), array)
+    else:
+        array = array.at[index].set(x)
     return array
 
 

@@ -54,6 +54,21 @@ def test_queries_skip_later_keys_unless_lines_were_edited(edited, monkeypatch, s
     assert np.allclose(mix, layers.attention_forward(q, k, v, 0.5)[0]) == bool(edited)
 
 
+def test_items_are_set_as_by_numpy(jax):
+    """Also where an index is known to XLA alone, as in `y[y < 0] = 0`."""
+    from npgpt.engine.xla.lines import set_in
+
+    x = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    for index in (x > 5, x[:, 0] > 3, (slice(1, 3), 2)):
+        expected = x.copy()
+        expected[index] = -1.0
+        by_xla = jax.jit(lambda x, i=index: set_in(x, i, -1.0))
+        np.testing.assert_array_equal(by_xla(x), expected)
+    traced = jax.jit(lambda x: set_in(x, x > 5, 0.0))(x)
+    np.testing.assert_array_equal(traced, np.where(x > 5, 0.0, x))
+    assert set_in([1, 2], 1, 3) == [1, 3]
+
+
 def test_edited_lines_are_compared_with_numpys(monkeypatch, jax):
     """There `y = x; y *= 2` changes x, too."""
     from npgpt.engine import sources
