@@ -188,7 +188,7 @@ def superfluous(statement, kinds):
         value = statement.value
         for operator, kind in (
             ("*", "the factor {a} does not belong there"),
-            ("/", "divided by {a} by mistake"),
+            ("/", "the factor {a} is missing, or it is divided by {a}"),
         ):
             for name in floating(kinds):
                 if ast.unparse(value) != name:  # not x / x

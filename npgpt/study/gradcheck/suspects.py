@@ -43,6 +43,8 @@ class Suspects:
             self.results[name] = {spelling.get(each, each) for each in words}
         loops = [node for node in nodes if isinstance(node, ast.For | ast.While)]
         self.loops = [range(node.lineno, node.end_lineno + 1) for node in loops]
+        # A `return` in a loop ends it in its first turn.
+        self.ends = {line for line in returns for loop in self.loops if line in loop}
         self.appends = {}  # line -> the list that it extends
         for node in nodes:
             match node:
@@ -108,6 +110,7 @@ class Suspects:
             at = left.pop()
             ends = [loop[-1] for loop in self.loops if at in loop]
             last = max(ends, default=at)
+            found |= {line for loop in self.loops if at in loop for line in self.ends & {*loop}}
             before = set().union(*(self.made.get(name, ()) for name in reads.get(at, ())))
             new = {line for line in before - found if line <= last}
             found |= new

@@ -11,11 +11,11 @@ from npgpt.study.gradcheck.check import compared, gradient_names
 from npgpt.study.gradcheck.measure import input_gradient, intermediate_gradient, traced_forward
 from npgpt.study.gradcheck.source import backward_tree
 from npgpt.study.gradcheck.suspects import Checked, Suspects, is_unpacked
-from npgpt.study.gradcheck.verdicts import FOLLOWS, OK, WRONG
+from npgpt.study.gradcheck.verdicts import FOLLOWS, OK, OTHER, WRONG
 from npgpt.study.judge.causes import why_raised
 from npgpt.study.judge.names import NameSearch
 from npgpt.study.judge.report import Line
-from npgpt.study.judge.shapes import CLOSE, clash, mistake_in_numbers
+from npgpt.study.judge.shapes import CLOSE, clash, close, mistake_in_numbers, same
 
 UNKNOWN = Finding("unknown")
 NEAR = 1e-8  # relative error of a gradient that is verified: float32 is seen
@@ -36,7 +36,7 @@ class Blame:
         self.lesson, tree = judgement.solution.lesson, judgement.solution.tree
         self.package = statements(backward_tree(self.lesson))
         self.given, self.suspects, self.statements = {*judgement.to_do}, None, []
-        self.others, self.own = {}, {}
+        self.others, self.own, self.renamed = {}, {}, set()
         if not self.source:
             return
         self.statements = statements(tree)
@@ -56,6 +56,59 @@ class Blame:
             judgement.outcome.last,
             dict(zip(results, self.source.returned, strict=False)),
         )
+
+    def with_another_meaning(self):
+        """Return the places of wrong gradients whose names mean other values."""
+        results = self.case.results if self.judgement.finished else ()
+        places = [(each.name, each.line) for each in self.judgement.record]
+        return {
+            each.place
+            for each in self.judgement.lines
+            if each.verdict == WRONG
+            and each.name not in results
+            and places.count(each.place) == 1
+            and self.means_another(each.place, *self.values[each.place])
+        }
+
+    def means_another(self, place, value, true):
+        """Return whether a name means another value: a local derivative, or one term of a sum.
+
+        With the true gradient in its place nothing that was wrong becomes right, or what was right
+        becomes wrong. place: (name, line).
+        """
+        if not np.isfinite(value).all():
+            return False
+        beside = {  # q, k, v = … has three
+            each.place: self.values[each.place][1]
+            for each in self.judgement.lines
+            if each.line == place[1] and each.verdict == WRONG and np.shape(value) == np.shape(true)
+        }
+        forms = [true]
+        if np.size(value) == np.size(true):
+            forms.append(np.reshape(true, np.shape(value)))
+        return not any(
+            self.is_better_with(place, others | {place: each})
+            for each in forms
+            for others in ({}, beside)
+        )
+
+    def is_better_with(self, place, true):
+        """Return whether other values make right what was wrong, and nothing wrong.
+
+        true: (name, line) -> the value there.
+        """
+        old = self.judgement
+        new = type(old)(old.solution, self.case, instead=true)
+        raised = old.outcome.raised
+        is_better = bool(raised) and new.outcome.raised != raised
+        for each in old.lines:
+            if each.place != place and each.place in new.values:
+                given, wanted = new.values[each.place]
+                is_right = same(given, wanted) or close(given, wanted)  # some are measured
+                if each.verdict == OK and not is_right:
+                    return False
+                is_better |= each.verdict == WRONG and is_right
+        return is_better
 
     def checked(self, line):
         """Return a `Line` as the suspects need it: right only if it is not merely near."""
@@ -79,12 +132,14 @@ class Blame:
 
         others: the cases in which its name must hold.
         """
+        self.renamed = self.with_another_meaning()
         lines = self.blamed([])
         wrong = [each for each in lines if each.verdict == WRONG and each.line]
         first = min(wrong, key=lambda each: each.line, default=None)
         if first is None or not self.suspects:
             return lines, ""
-        named = NameSearch(self.judgement, others).found(first, self.given) if first.since else None
+        search = NameSearch(self.judgement, others)
+        named = search.found(first, self.given, self.means_another) if first.since else None
         if named:
             line, name, mistake = named
             if line not in (None, first.line) or not first.name:
@@ -110,7 +165,7 @@ class Blame:
         causes: wrong lines that are known.
         """
         self.own = {each.line: {each.line} for each in causes}
-        judged = self.judgement.lines
+        judged = [each for each in self.judgement.lines if each.place not in self.renamed]
         causes, lines = [*causes], [each for each in judged if each.verdict == OK]
         wrong = [each for each in judged if each.verdict == WRONG]
         for line in [*self.judgement.faults, *sorted(wrong, key=lambda each: each.line or 0)]:
@@ -129,6 +184,10 @@ class Blame:
             return each
         found = self.suspects.of(self.checked(each))
         own = found - self.given or found
+        others = {line for _, line in self.renamed}
+        others |= {other.line for other in self.judgement.lines if other.verdict == OTHER}
+        if own & others:  # the package's line, but it reads another value
+            own |= {each.line}
         own = own.union(line for line, inner in self.others.items() if inner & own)
         for cause in causes if each.name else ():
             if cause.line in (None, each.line):
@@ -201,7 +260,7 @@ class Blame:
             difference = float(intermediate_gradient(lesson, found[0], dy, at))
         ratio = ""
         if abs(difference) > CLOSE * max(np.abs(true).max(), abs(given[at])):
-            ratio = f", ratio {distinct(given[at] / difference, 1.0)[0]}"
+            ratio = f", ratio {distinct(given[at] / difference + 0.0, 1.0)[0]}"
         return Finding("worst", [place, *distinct(given[at], difference), ratio])
 
     def not_finite(self):

@@ -89,9 +89,9 @@ class Judgement:
     values: (name, line) of a compared gradient -> its value and the true one
     """
 
-    def __init__(self, solution, case, traced=True, shown=False, into=None):
+    def __init__(self, solution, case, traced=True, shown=False, into=None, instead=None):
         self.solution, self.case, self.to_do = solution, case, solution.to_do
-        self.outcome = outcome = run_case(solution, case, traced, shown, into)
+        self.outcome = outcome = run_case(solution, case, traced, shown, into, instead)
         self.lesson, self.record, self.values = case.lesson, outcome.record, {}
         self.source, self.spelling, self.last_return = None, {}, None
         if solution.tree:
@@ -137,6 +137,10 @@ class Judgement:
             what = f"{len(given)} results" if result is given else what
             wanted = f"{len(names)} ({', '.join(names)})"
             return [fault(self.last_return, "results", called, what, wanted)]
+        tree = given[-1] if lesson.is_composite and isinstance(given[-1], dict) else {}
+        if flat := [key for key in tree if "." in str(key)]:
+            nested = "".join(f"[{key!r}]" for key in flat[0].split("."))
+            return [fault(self.last_return, "form", f"dp[{flat[0]!r}]", "there", f"dp{nested}")]
         named = lesson.named(result)
         for name in dict.fromkeys([*named, *true]):
             value, said, wanted = named.get(name), name, ""

@@ -54,11 +54,11 @@ class NameSearch:
                 found[None, name] = value
         return found
 
-    def found(self, first, given):
+    def found(self, first, given, means_another):
         """Return (line, gradient, `Finding`) of the first mistake that has a name, or None.
 
-        first: the first wrong `Line`; given: lines that are right. The line is None if only the
-        results are those of the mistake.
+        first: the first wrong `Line`; given: lines that are right; means_another: a method of
+        `Blame`. The line is None if only the results are those of the mistake.
         """
         known, mine = dict(self.case.gradients), self.mine[0]
         known |= {name: [true] for name, true in self.case.results.items()}
@@ -78,7 +78,8 @@ class NameSearch:
             value, [true, *more] = mine[at], known.get(name) or [None]
             can_differ = not more and is_floating(value) and is_floating(true)
             if can_differ and not is_right(value, true):
-                if finding := self.of_value(at, name, value, true):
+                finding = self.of_value(at, name, value, true)
+                if finding and not (at[0] and means_another((name, line), value, true)):
                     return line, name, finding
         finding = self.of_results() if first.name else None
         return (None, first.name, finding) if finding else None

@@ -151,11 +151,12 @@ def fill_blanks(tree, function, lesson):
     return [each.lineno for each in left]
 
 
-def run_case(solution, case, traced=False, shown=False, into=None):
+def run_case(solution, case, traced=False, shown=False, into=None, instead=None):
     """Return the `Outcome` of a solution in a `Case`.
 
     traced: record its assignments. shown: show what it prints, and keep the arguments.
     into: arguments of an earlier call, whose arrays get the numbers of this case.
+    instead: (name, line) -> what a line gives a name, in the place of its own value.
     """
     function, arguments = solution.function, tuple(case.arguments())
     if into is not None:
@@ -172,6 +173,8 @@ def run_case(solution, case, traced=False, shown=False, into=None):
             if not outcome.written and now != before:
                 changed = next(i for i, each in enumerate(now) if each != before[i])
                 outcome.written = line, names[changed]
+            if instead and (spelling.get(name, name), line) in instead:
+                value = np.array(instead[spelling.get(name, name), line])
             return recorded.watch(line, name, value)
 
         function = watched(function, watch, solution.tree, LINES)

@@ -65,10 +65,27 @@ one ignored target is assumed | cross_entropy | counted, dloss / count => \
 the first ignored target only | cross_entropy | counted, dloss / count => np.logical_or(counted, \
   np.arange(counted.size).reshape(counted.shape) != np.argmin(counted)), dloss / count \
   | refused | with several ignored targets
+a one-hot matrix of all tokens | embedding | np.add.at(dwte, idx, dtoken) => \
+  dwte = np.eye(vocab_size)[idx.ravel()].T @ dtoken.reshape(-1, dtoken.shape[-1]) | right
+a flat tree | mlp | {"c_fc": {"weight": dc_fc_weight, => {"c_fc.weight": dc_fc_weight, "c_fc": { \
+  | WRONG return dx | dp['c_fc.weight'] | dp['c_fc']['weight']
+one term by the name of the sum | twice | dx = dx_through_u + dx_through_v => dx = dx_through_u \
+  @@ return dx => return dx - dx_through_v | WRONG dx = dx_through_u .. return dx - | not is missing
+one product by the name of the sum | lora | + dlow @ lora_a.T => @@ drows.reshape(x.shape) => \
+  (drows + 2 * dlow @ lora_a.T).reshape(x.shape) | WRONG drows = .. 2 * dlow | not is missing
+heads merged under their names | self_attention | \
+  dheads = np.stack([d.transpose(0, 2, 1, 3) for d in (dq, dk, dv)], axis=2) => \
+  dq, dk, dv = [d.transpose(0, 2, 1, 3).reshape(B, T, -1) for d in (dq, dk, dv)] @@ \
+  dqkv = dheads.reshape(B, T, 3 * H * D) => dqkv = np.concatenate([dk, dq, dv], axis=-1) \
+  | WRONG dq, dk, dv = [ .. dqkv = | dqkv WRONG
+a return in a loop | linear | drows = dy_rows @ weight.T => drows = 0 * rows\n    for i, d in \
+  enumerate(dy_rows):\n        drows[i] = weight @ d\n        return drows.reshape(x.shape), \
+  dweight, dbias | WRONG drows = 0 .. return drows
+a forgotten factor | chain | dv = dy * y => dv = y | WRONG dv = y | the factor dy is missing
 ids in int8 | embedding | np.add.at(dwte, idx, => np.add.at(dwte, idx.astype(np.int8), \
-  | WRONG np.int8 | with wte (50257, 6)
+  | WRONG np.int8 | with wte (700,
 ids in uint8 | embedding | np.add.at(dwte, idx, => np.add.at(dwte, idx.astype(np.uint8), \
-  | WRONG np.uint8 | with wte (50257, 6)
+  | WRONG np.uint8 | with wte (700,
 ten layers in the order of their digits | gpt | in reversed(range(config.n_layer)) => \
   in map(int, sorted(map(str, range(config.n_layer)))[::-1]) | refused | n_layer = 26
 two layers are assumed | gpt | in reversed(range(config.n_layer)) => in (1, 0) | refused \
