@@ -186,7 +186,7 @@ class CPUEngine(ReferenceEngine):
         """Return the slices of a batch's shards; one, with a note, if its texts are dependent."""
         if shards > 1 and self.mixes_texts:
             say_once(
-                f"the texts of a batch depend on each other in {self.own_lines}, so batches are "
+                f"the texts of a batch depend on each other in {self.mixes_texts}, so batches are "
                 "not divided among threads, which work inside the layers instead"
             )
             shards = 1

@@ -13,7 +13,6 @@ from npgpt.engine.trial import mixes_texts
 from npgpt.engine.update import update_slices
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.batch import loss_of
-from npgpt.model.block import GPT2
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import Parameters
 from npgpt.model.variants import model_backward, model_forward
@@ -37,15 +36,9 @@ class ReferenceEngine:
         self.config, self.ops = params.config.with_block(), without_frozen(layers, params)
 
     @functools.cached_property
-    def mixes_texts(self) -> bool:
-        """Whether the texts of a batch depend on each other: then no batch may be divided."""
+    def mixes_texts(self) -> str:
+        """Where the texts of a batch depend on each other, or "": then no batch may be divided."""
         return mixes_texts(self.params.config)
-
-    @property
-    def own_lines(self) -> str:
-        """What may do otherwise than GPT-2: a user's block, or edited lines."""
-        block = self.params.config.block
-        return "edited lines" if block == GPT2 else str(block)
 
     @property
     def description(self) -> str:

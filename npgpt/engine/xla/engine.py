@@ -44,18 +44,18 @@ def on_xla(config, dtype, device, frozen):
     return params, XLAEngine(params, dtype)
 
 
-def check_alike(config, by_xla, ops, dtype, lines):
+def check_alike(config, by_xla, ops, dtype):
     """Raise UserError unless a block computes the same by XLA as by NumPy.
 
-    by_xla: config with XLA's lines; lines: what they are called.
+    by_xla: config with XLA's lines.
     """
     tolerance = {"bfloat16": 0.1, "tf32": 0.01}.get(dtype, 1e-3)
     ours, theirs = jax.tree.leaves(run_block(config)), run_block(by_xla, ops, jax.jit)
     for expected, found in zip(ours, jax.tree.leaves(theirs), strict=True):
         if not np.allclose(found, expected, tolerance, tolerance * abs(expected).max()):
             raise UserError(
-                f"{lines}: XLA computes something else than NumPy: there, a += b does not change "
-                "other names of a"
+                f"{config.block}: XLA computes something else than NumPy: there, a += b does not "
+                "change other names of a"
             )
 
 
@@ -112,7 +112,7 @@ class XLAEngine(ReferenceEngine):
         self.ops, self.loss_of = replaced(self.lesson, self.config, dtype), self._loss
         self.ops_with_head = self.ops
         if params.config.block != GPT2 or edited_of(*TESTED):
-            check_alike(params.config, self.config, self.ops, dtype, self.own_lines)
+            check_alike(params.config, self.config, self.ops, dtype)
         in_loss = "gpt_forward gpt_backward head_forward head_backward"
         in_loss += " cross_entropy_forward cross_entropy_backward"
         if not self.config.lm_head_bias and as_tested(*in_loss.split()):
@@ -294,7 +294,7 @@ class XLAEngine(ReferenceEngine):
         B, n = idx.shape[1], self.devices.n
         if B % n and self.mixes_texts:
             raise UserError(
-                f"the texts of a batch depend on each other in {self.own_lines}, so none can be "
+                f"the texts of a batch depend on each other in {self.mixes_texts}, so none can be "
                 f"added to these {B}: choose a batch size divisible by the {n} devices"
             )
         rows = (0, 0), (0, -B % n), (0, 0)
