@@ -17,8 +17,11 @@ import pytest
 import npgpt
 from npgpt import GPT, GPTConfig, layers
 from npgpt.engine import sources
+from npgpt.engine.kv_cache import lesson_continues
+from npgpt.engine.trial import lesson_codes, small_gpt2
 from npgpt.model import transformer
 from tests.cases import FROZEN, LORA
+from tests.helpers.models import VARIANTS, model_of
 from tests.helpers.runs import refusing
 
 ROOT = Path(npgpt.__file__).parent
@@ -249,30 +252,37 @@ def test_edits_that_see_the_whole_batch_or_whole_parameters(engines, tmp_path):
     assert told.count("depend on each other in edited lines") == 4  # those of layers/
 
 
-def alibi(q, k, v, scale, mask=None, dropout_mask=None):
-    T, S = q.shape[-2], k.shape[-2]
-    distances = np.arange(T)[:, None] - np.arange(S)[None, :]
-    return FORWARD(q, k, v, scale, (0.0 if mask is None else mask) - abs(distances), dropout_mask)
-
-
-def alibi_by_keys(q, k, v, scale, mask=None, dropout_mask=None):
-    T, S = q.shape[-2], k.shape[-2]
-    distances = np.arange(S - T, S)[:, None] - np.arange(S)[None, :]
-    return FORWARD(q, k, v, scale, (0.0 if mask is None else mask) - abs(distances), dropout_mask)
-
-
 FORWARD = layers.attention_forward
+
+
+def alibi(first):
+    """Attention with a bias by distance; first: the position of the first of T queries."""
+
+    def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
+        T, S = q.shape[-2], k.shape[-2]
+        distances = first(T, S) + np.arange(T)[:, None] - np.arange(S)
+        return FORWARD(q, k, v, scale, mask - abs(distances), dropout_mask)
+
+    return attention_forward
+
+
+@pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
+def test_a_lesson_as_it_is_mixes_no_texts_and_continues_them(fields):
+    model = model_of(fields, kernels="reference")
+    assert model.engine.mixes_texts == ""
+    continues = lesson_continues(small_gpt2(model.config), lesson_codes())
+    assert continues == model.config.causal
 
 
 @pytest.mark.parametrize("kernels", ["reference", "numpy"])
 def test_an_edited_attention_generates_what_it_trains(kernels, monkeypatch):
     """Or it is refused: the new token of a text is not at position 0."""
-    monkeypatch.setattr(layers, "attention_forward", alibi)
+    monkeypatch.setattr(layers, "attention_forward", alibi(lambda T, S: 0))
     model = GPT(GPTConfig(**TINY), threads=1, kernels=kernels)
     idx = np.array([[1, 2, 3]])
     with refusing("edited lines cannot continue texts: .* the last of the S keys"):
         model.generate(idx, 2)
-    monkeypatch.setattr(layers, "attention_forward", alibi_by_keys)
+    monkeypatch.setattr(layers, "attention_forward", alibi(lambda T, S: S - T))
     model = GPT(GPTConfig(**TINY), threads=1, kernels=kernels)
     token = model.generate(idx, 1, temperature=0.0)[:, 3:]
     assert token == model(idx)[0][:, -1].argmax(axis=-1)

@@ -144,8 +144,8 @@ def step_text(step, path, backward=None):
         )
     if step.is_bug:
         place = place_of(lesson, step.level)
-        backward = lesson.backward.__name__
-        task = f"One line of {backward} has a bug. Find it, fix it, and check the file."
+        called = lesson.backward.__name__
+        task = f"One line of {called} has a bug. Find it, fix it, and check the file."
         replace_code(lines, place, place, mistakes_of(lesson)[key_of(place)])
     if lesson.is_own:
         file = os.path.relpath(lesson.file, Path(path).parent)

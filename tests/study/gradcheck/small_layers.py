@@ -29,6 +29,12 @@ LAYERS = r"""
 # an unknown shape of an input | Affine(W=6 5, b=5) |  |  | stopped |
 #   nothing says the shape of x: use --input x=4,5
 # an input that is no shape | Affine(W=6 5, b=5) | x=4;6 | | stopped | write x=4,5 for a shape
+# an integer where a gradient should be | Affine(W=6 5, b=5) | x=4,6 |
+#   d.sum(0) => d.sum(0).astype(int) | WRONG b: self.db
+# a forgotten self | Affine(W=6 5, b=5) | x=4,6 | self.db => db | unread |
+#   b: is it a local variable? Nothing reads it
+# layers in a list | Two(W=6 5, b=5) | x=4,6 | d @ self.W.T => d @ self.W.T * 2 | WRONG x |
+#   or it is in layer.backward
 class Affine:
     def __init__(self, W, b):
         self.W, self.b = W, b
@@ -39,6 +45,16 @@ class Affine:
         self.dW = self.x.T @ d
         self.db = d.sum(0)
         return d @ self.W.T
+class Two:
+    def __init__(self, W, b):
+        self.layers = [Affine(W, b)]
+    def forward(self, x):
+        for layer in self.layers: x = layer.forward(x)
+        return x
+    def backward(self, d):
+        for layer in self.layers[::-1]:
+            d = layer.backward(d)
+        return d
 
 # a forward on the line of its def | flat | x=2,3,4 | | right | not 0 of
 # a forgotten reshape in it | flat | x=2,3,4 | dout.reshape(shape) => dout | WRONG x: dx = dout |
@@ -83,33 +99,6 @@ def rows_backward(dy, cache):
         row = da[i]
         row += 2 * dy[i] * a[i]
     return da * np.cos(x)
-
-# an integer where a gradient should be | Dense(W=6 5, b=5) | x=4,6 |
-#   d.sum(0) => d.sum(0).astype(int) | WRONG b: self.db
-# a forgotten self | Dense(W=6 5, b=5) | x=4,6 | self.db => db | unread |
-#   b: is it a local variable? Nothing reads it
-# layers in a list | Two(W=6 5, b=5) | x=4,6 | d @ self.W.T => d @ self.W.T * 2 | WRONG x |
-#   or it is in layer.backward
-class Dense:
-    def __init__(self, W, b):
-        self.W, self.b = W, b
-    def forward(self, x):
-        self.x = x
-        return x @ self.W + self.b
-    def backward(self, d):
-        self.dW = self.x.T @ d
-        self.db = d.sum(0)
-        return d @ self.W.T
-class Two:
-    def __init__(self, W, b):
-        self.layers = [Dense(W, b)]
-    def forward(self, x):
-        for layer in self.layers: x = layer.forward(x)
-        return x
-    def backward(self, d):
-        for layer in self.layers[::-1]:
-            d = layer.backward(d)
-        return d
 
 # no label but 0 | bce | z=6; y=6:0..1 | | stopped | "6:0..1" is 0 everywhere
 def bce_forward(z, y):
