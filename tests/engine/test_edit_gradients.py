@@ -341,6 +341,7 @@ def test_names_that_are_not_one_arrays(looped):
 WRONG = [
     ("edit", lambda x: (x, None), r"must be an array, or a pair \(array, backward\)"),
     ("edit", lambda x: (x[0], np.copy), r"the edited h.0.x_out must be \(3, 5, 12\)"),
+    ("edit", lambda x: x.fill(0.0), "the edited h.0.x_out must be an array: end with `return x`"),
     ("edit", lambda x: (x, lambda dnew: dnew[0]), r"must be \(3, 5, 12\), not \(5, 12\)"),
     ("edit", lambda x: (x, lambda dnew: None), "the gradient that the edit of h.0.x_out returns"),
     ("add", np.ones(5), r"broadcasts to \(3, 5, 12\), not '\(5,\) float64'"),

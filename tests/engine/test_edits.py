@@ -274,6 +274,17 @@ def test_a_lesson_as_it_is_mixes_no_texts_and_continues_them(fields):
     assert continues == model.config.causal
 
 
+def test_a_mean_over_ignored_targets_depends_on_the_batch(monkeypatch):
+    def forward(logits, targets):
+        _, cache = plain(logits, targets)
+        probs, column, *_ = cache
+        return -np.log(np.take_along_axis(probs, column, axis=-1)).mean(), cache
+
+    plain = layers.cross_entropy_forward
+    monkeypatch.setattr(layers, "cross_entropy_forward", forward)
+    assert model_of({}, kernels="reference").engine.mixes_texts == "edited lines"
+
+
 @pytest.mark.parametrize("kernels", ["reference", "numpy"])
 def test_an_edited_attention_generates_what_it_trains(kernels, monkeypatch):
     """Or it is refused: the new token of a text is not at position 0."""

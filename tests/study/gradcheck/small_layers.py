@@ -472,6 +472,8 @@ def gelu_backward(dy, cache):
 
 # a left out eps is said, not called wrong | norm | x=4,5 |  | rounded |
 #   does the backward leave a small number out, such as an eps?
+# one that is too large to be rounding is asked for | norm | x=4,5 | 1e-8 => 1e-5 | WRONG v: dv = |
+#   does the backward leave a small number out, such as an eps?
 # a left out eps that matters is wrong | norm | x=4,5 | 1e-8 => 1e-3 | WRONG v: dv =
 def norm_forward(x):
     v = (x * x).mean(1, keepdims=True)

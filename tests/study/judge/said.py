@@ -78,6 +78,8 @@ heads merged under their names | self_attention | \
   dq, dk, dv = [d.transpose(0, 2, 1, 3).reshape(B, T, -1) for d in (dq, dk, dv)] @@ \
   dqkv = dheads.reshape(B, T, 3 * H * D) => dqkv = np.concatenate([dk, dq, dv], axis=-1) \
   | WRONG dq, dk, dv = [ .. dqkv = | dqkv WRONG
+the scale by another line | attention | dscores = dscaled * scale => dscores = dscaled @@ \
+  dq = dscores @ k => dq = dscores @ k * scale | WRONG dscores = dscaled .. dk = | dk WRONG
 a return in a loop | linear | drows = dy_rows @ weight.T => drows = 0 * rows\n    for i, d in \
   enumerate(dy_rows):\n        drows[i] = weight @ d\n        return drows.reshape(x.shape), \
   dweight, dbias | WRONG drows = 0 .. return drows
