@@ -100,6 +100,17 @@ def rows_backward(dy, cache):
         row += 2 * dy[i] * a[i]
     return da * np.cos(x)
 
+# dp is the gradient of the second p | soft | s=4,5 | | right | not other
+def soft_forward(s):
+    p = np.exp(s)
+    p = p / p.sum(axis=1, keepdims=True)
+    y = p * p
+    return y, p
+def soft_backward(dy, p):
+    dp = 2 * dy * p
+    ds = p * (dp - (dp * p).sum(axis=1, keepdims=True))
+    return ds
+
 # no label but 0 | bce | z=6; y=6:0..1 | | stopped | "6:0..1" is 0 everywhere
 def bce_forward(z, y):
     return np.log(1 + np.exp(-z * (2 * y - 1)))
